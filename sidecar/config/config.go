@@ -1,0 +1,36 @@
+// Package config is the configuration a sidecar runs: from a file or from the control plane, validated, kept on disk.
+//
+// A source (File, or the xDS client) holds one Config at a time and hands each new one to a Target, which compiles
+// it and swaps. What a source refuses, or the Target does, never replaces what ran before. Not here: what a resource
+// may say (proto/resource), what runs from it (package proxy).
+package config
+
+import (
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/proto/resource"
+)
+
+// Config is everything one sidecar should run. It is not changed once made.
+type Config struct {
+	// Generation is the manifest's content hash, or a file's.
+	Generation string
+	Upstreams  []*outriggerv1.Upstream // ordered by name
+	Bindings   []*outriggerv1.Binding  // ordered by name
+}
+
+// Refusal is one resource that a Target could not take, and why.
+type Refusal struct {
+	Kind, Name string
+	Reason     string
+}
+
+// Target runs configurations. Package proxy has the real one.
+type Target interface {
+	// Check reports why this sidecar could not run a resource, by what only it knows (a credential it lacks). It
+	// changes nothing and does not look at other resources.
+	Check(o resource.Object) error
+
+	// Apply swaps to c and returns what it could not take. A refused resource's last good form goes on running if
+	// there was one; every other resource of c runs when Apply returns.
+	Apply(c *Config) []Refusal
+}

@@ -1,0 +1,145 @@
+// Package upstream is what a sidecar stands beside: one MCP server, reached in one of several ways.
+//
+// A Server is made when configuration names it, asked for its eras, and then either called request by request
+// (stateless) or opened session by session (legacy). It lives until the configuration drops it. Each transport is a
+// package below this one; all of them are safe for concurrent use and keep these promises:
+//
+//   - Bytes pass as they are. What a transport must change (an id on a shared pipe) it restores with its JSON type.
+//   - Nothing is sent twice once a byte of it was written, except after an answer that says it was not accepted.
+//   - Every wait ends with its context or a configured timeout.
+//   - No client's credential is sent on; a Call's Header is looked at for the MCP headers only.
+//
+// Not here: what a client sees of a failure (package proxy), which server a call goes to (package proxy).
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+)
+
+// Server is one MCP server.
+type Server interface {
+	// Eras reports which wires the server speaks. The first call asks the server; the verdict is kept, and asked for
+	// again when an answer shows that it was wrong. Errors: an *Error, for instance when the server cannot be reached.
+	Eras(ctx context.Context) (mcp.Eras, error)
+
+	// Call sends one stateless request or notification. Cancelling ctx cancels it at the server as the wire has it: by
+	// closing the stream (HTTP) or with notifications/cancelled (stdio).
+	Call(ctx context.Context, c *Call) (*Answer, error)
+
+	// Open starts a legacy session with c, a client's initialize. When the server answers initialize with an error
+	// the Session is nil and the Answer is that error's. ctx bounds the handshake only.
+	Open(ctx context.Context, c *Call) (Session, *Answer, error)
+
+	// Check makes a true handshake (ping, server/discover or initialize, never a second initialize of one process)
+	// and reports why the server is not ready, or nil. It is for readiness, not for the path of a call.
+	Check(ctx context.Context) error
+
+	// Close ends everything the server holds: sessions, connections, processes. Calls in flight fail with Lost.
+	Close(ctx context.Context) error
+}
+
+// Session is one client's legacy session with the server.
+type Session interface {
+	// Call sends a request, a notification, or the response to a request that the server sent. A request's Answer
+	// has a Body or Events; for the other two it is nil, nil when the server accepted. A session that the server has
+	// forgotten is opened again with the client's own initialize, once, behind the client's back: only a call that was
+	// refused with 404, and so never happened, is then sent again. Cancelling ctx sends notifications/cancelled.
+	Call(ctx context.Context, c *Call) (*Answer, error)
+
+	// Listen opens the stream of messages that belong to no call. It returns ErrNoStream when the server has none.
+	// It ends with ctx or with the session.
+	Listen(ctx context.Context) (EventStream, error)
+
+	// Close tells the server that the session ends (DELETE, or the end of the process) and releases it.
+	Close(ctx context.Context) error
+}
+
+// Call is one JSON-RPC message on its way to a server.
+type Call struct {
+	// Message is what the client sent, scanned. The callee does not keep it after the Answer is closed.
+	Message *mcp.Message
+	// Header is the client's request header, for the MCP headers that travel on (Mcp-Method, Mcp-Name, Mcp-Param-*,
+	// MCP-Protocol-Version) and Accept. May be nil. Never changed.
+	Header http.Header
+}
+
+// Answer is a server's answer to a request. Exactly one of Body and Events is set, except that a notification's Answer
+// on the stateless wire has neither. The receiver closes it.
+type Answer struct {
+	// Status is the HTTP status the server gave; 200 from transports without one.
+	Status int
+	// Length is Body's length in bytes, or -1 when it is not known ahead.
+	Length int64
+	// Body is one JSON-RPC response as bytes.
+	Body io.ReadCloser
+	// Events are messages of which the last is the response.
+	Events EventStream
+}
+
+// Close releases what the answer holds; an answer not yet read to its end is given up.
+func (a *Answer) Close() error {
+	switch {
+	case a == nil:
+		return nil
+	case a.Body != nil:
+		return a.Body.Close()
+	case a.Events != nil:
+		return a.Events.Close()
+	}
+	return nil
+}
+
+// EventStream is a server's messages as they arrive.
+type EventStream interface {
+	// Next waits for the next message. The event's Data is one JSON-RPC message, valid until the next call of Next;
+	// its ID and Retry are the server's own and mean nothing to clients. Priming events are not returned. A stream
+	// that broke and can be resumed is resumed inside. io.EOF is the orderly end: for a call's stream, after its response.
+	Next() (mcp.Event, error)
+	// Close gives the stream up and makes a Next that waits return. It may be called from another goroutine.
+	Close() error
+}
+
+// ErrNoStream is Listen's answer for a server that offers no stream of its own (405 on GET).
+var ErrNoStream = errors.New("the server offers no stream outside of calls")
+
+// Kind is a failure as a caller can act on it.
+type Kind uint8
+
+const (
+	Unreachable   Kind = iota // nothing was sent; trying again later is safe
+	Lost                      // sent, and the answer did not come whole: its fate is unknown
+	TimedOut                  // sent, and the configured time passed
+	BadAnswer                 // the server answered something that is not MCP
+	Unauthorized              // the server refused the sidecar's own credential
+	SessionGone               // the legacy session is gone and could not be opened again
+	WrongEra                  // the server does not speak the call's wire
+	Overloaded                // a bound of ours is reached (pipe queue, message size)
+	notAKind                  // one past the last, for tables
+)
+
+// Reason is the kind's short stable name, used as a metric label and in errors' data.
+func (k Kind) Reason() string {
+	return [notAKind]string{
+		"upstream_unreachable", "upstream_lost", "upstream_timeout", "upstream_bad_answer",
+		"upstream_unauthorized", "upstream_session_gone", "upstream_wrong_era", "upstream_overloaded",
+	}[k]
+}
+
+// Error is a failure between the sidecar and a server. Its text is for operators and is safe to show to clients: it
+// names the upstream and what happened, never addresses, credentials or what the server sent.
+type Error struct {
+	Kind     Kind
+	Upstream string // the resource's name
+	Detail   string // what happened, lower case
+	Cause    error  // for the log only; may be nil
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("upstream %q: %s", e.Upstream, e.Detail) }
+
+func (e *Error) Unwrap() error { return e.Cause }
