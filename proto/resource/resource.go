@@ -1,0 +1,93 @@
+// Package resource is what operators write: Upstreams and Bindings in YAML or JSON, decoded to their messages and
+// checked, with every mistake reported under the path where it was typed.
+//
+// A document becomes Resources (Parse), a Resource its message (Decode), and a message is checked alone (Validate) and
+// among the others (ValidateSet); Load does all four. The same code guards a file, the command line, the management
+// API and what a sidecar is sent, so that a mistake reads the same everywhere. What is accepted means the same after
+// Encode and another Decode.
+//
+// Everything here is a pure function, safe for concurrent use. Not here: what only a sidecar knows, such as whether
+// a credential is present (package config's Target.Check).
+package resource
+
+import (
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+)
+
+// The kinds.
+const (
+	KindUpstream = "Upstream"
+	KindBinding  = "Binding"
+)
+
+// ManifestTypeURL is the type URL of a sidecar's Manifest, which is made by the control plane and is no kind.
+const ManifestTypeURL = typePrefix + "Manifest"
+
+// typePrefix begins every type URL of ours.
+const typePrefix = "type.googleapis.com/outrigger.v1."
+
+// Object is a resource's message: *outriggerv1.Upstream or *outriggerv1.Binding.
+type Object interface {
+	proto.Message
+	GetName() string
+}
+
+// Kinds lists the kinds in the order in which they depend on each other.
+func Kinds() []string { return []string{KindUpstream, KindBinding} }
+
+// New makes an empty Object of a kind, or reports that there is no such kind.
+func New(kind string) (Object, bool) {
+	switch kind {
+	case KindUpstream:
+		return &outriggerv1.Upstream{}, true
+	case KindBinding:
+		return &outriggerv1.Binding{}, true
+	}
+	return nil, false
+}
+
+// KindOf is the kind of an Object.
+func KindOf(o Object) string { return string(o.ProtoReflect().Descriptor().Name()) }
+
+// Ref names an Object as messages and paths do: "Binding/demo".
+func Ref(o Object) string { return KindOf(o) + "/" + o.GetName() }
+
+// TypeURL is how xDS names a kind.
+func TypeURL(kind string) string { return typePrefix + kind }
+
+// KindOfTypeURL is the reverse of TypeURL; it reports false for anything that is not the type URL of a kind.
+func KindOfTypeURL(url string) (kind string, ok bool) {
+	kind, ok = strings.CutPrefix(url, typePrefix)
+	if !ok {
+		return "", false
+	}
+	_, ok = New(kind)
+	return kind, ok
+}
+
+// SetName sets the name of a kind's Object.
+func setName(o Object, name string) {
+	switch o := o.(type) {
+	case *outriggerv1.Upstream:
+		o.Name = name
+	case *outriggerv1.Binding:
+		o.Name = name
+	}
+}
+
+// Matches reports whether a sidecar with these labels is selected. A missing selector selects none, an empty one all.
+func Matches(s *outriggerv1.Selector, labels map[string]string) bool {
+	if s == nil {
+		return false
+	}
+	for key, want := range s.MatchLabels {
+		if got, ok := labels[key]; !ok || got != want {
+			return false
+		}
+	}
+	return true
+}
