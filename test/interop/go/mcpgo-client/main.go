@@ -1,0 +1,280 @@
+// mcpgo-client drives an endpoint with the mark3labs/mcp-go client. Upstream: the go-sdk conformance server
+// (stateless for the default 2026-07-28 run, -stateless=false with -2025).
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mark3labs/mcp-go/client"
+	"github.com/mark3labs/mcp-go/client/transport"
+	"github.com/mark3labs/mcp-go/mcp"
+
+	"github.com/outrigger-mesh/outrigger/test/interop/go/check"
+)
+
+type handlers struct {
+	mu                      sync.Mutex
+	sampling, elicit, roots int
+}
+
+func (h *handlers) CreateMessage(_ context.Context, r mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
+	h.mu.Lock()
+	h.sampling++
+	h.mu.Unlock()
+	return &mcp.CreateMessageResult{SamplingMessage: mcp.SamplingMessage{Role: mcp.RoleAssistant, Content: mcp.TextContent{Type: "text", Text: "sampled-by-mcpgo"}}, Model: "stub", StopReason: "endTurn"}, nil
+}
+func (h *handlers) Elicit(_ context.Context, r mcp.ElicitationRequest) (*mcp.ElicitationResult, error) {
+	h.mu.Lock()
+	h.elicit++
+	h.mu.Unlock()
+	return &mcp.ElicitationResult{ElicitationResponse: mcp.ElicitationResponse{Action: mcp.ElicitationResponseActionAccept, Content: map[string]any{"name": "Ada", "username": "ada", "email": "ada@example.com", "color": "red", "confirm": true}}}, nil
+}
+func (h *handlers) ListRoots(_ context.Context, r mcp.ListRootsRequest) (*mcp.ListRootsResult, error) {
+	h.mu.Lock()
+	h.roots++
+	h.mu.Unlock()
+	return &mcp.ListRootsResult{Roots: []mcp.Root{{URI: "file:///interop/mcpgo", Name: "mcpgo"}}}, nil
+}
+
+func text(v any) string { b, _ := json.Marshal(v); return string(b) }
+
+func main() {
+	url, legacy := check.URL(), check.Legacy()
+	h := &handlers{}
+	opts := []client.ClientOption{client.WithSamplingHandler(h), client.WithElicitationHandler(h), client.WithRootsHandler(h)}
+	topts := []transport.StreamableHTTPCOption{}
+	if legacy {
+		opts = append(opts, client.WithLegacyProtocolOnly())
+		topts = append(topts, transport.WithContinuousListening())
+	}
+	tr, err := transport.NewStreamableHTTP(url, topts...)
+	if err != nil {
+		panic(err)
+	}
+	c := client.NewClient(tr, opts...)
+	var mu sync.Mutex
+	var notes []mcp.JSONRPCNotification
+	c.OnNotification(func(n mcp.JSONRPCNotification) { mu.Lock(); notes = append(notes, n); mu.Unlock() })
+	count := func(method string) int {
+		mu.Lock()
+		defer mu.Unlock()
+		k := 0
+		for _, n := range notes {
+			if n.Method == method {
+				k++
+			}
+		}
+		return k
+	}
+	ok := check.Run("initialize", func(ctx context.Context) (string, error) {
+		if err := c.Start(context.Background()); err != nil {
+			return "", err
+		}
+		req := mcp.InitializeRequest{}
+		req.Params.ClientInfo = mcp.Implementation{Name: "interop-mcpgo", Version: "1.0.0"}
+		req.Params.ProtocolVersion = mcp.LATEST_PROTOCOL_VERSION
+		if legacy {
+			req.Params.ProtocolVersion = "2025-11-25"
+		}
+		if _, err := c.Initialize(ctx, req); err != nil {
+			return "", err
+		}
+		want := "2026-07-28"
+		if legacy {
+			want = "2025-11-25"
+		}
+		if v := c.ProtocolVersion(); v != want {
+			return "", fmt.Errorf("negotiated %s, want %s", v, want)
+		}
+		return "version=" + c.ProtocolVersion(), nil
+	})
+	if !ok {
+		check.Done()
+	}
+	call := func(ctx context.Context, name string, args map[string]any) (*mcp.CallToolResult, error) {
+		r := mcp.CallToolRequest{}
+		r.Params.Name, r.Params.Arguments = check.Prefix+name, args
+		return c.CallTool(ctx, r)
+	}
+	expect := func(tool, sub string) func(ctx context.Context) (string, error) {
+		return func(ctx context.Context) (string, error) {
+			r, err := call(ctx, tool, nil)
+			if err != nil {
+				return "", err
+			}
+			return "", check.Want(text(r), sub)
+		}
+	}
+	if legacy {
+		check.Run("ping", func(ctx context.Context) (string, error) { return "", c.Ping(ctx) })
+	}
+	check.Run("tools-list", func(ctx context.Context) (string, error) {
+		r, err := c.ListTools(ctx, mcp.ListToolsRequest{})
+		if err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("%d tools", len(r.Tools)), check.Want(text(r.Tools), "test_simple_text")
+	})
+	check.Run("call-text", expect("test_simple_text", "simple text response"))
+	check.Run("call-image", expect("test_image_content", `"type":"image"`))
+	check.Run("call-audio", expect("test_audio_content", `"type":"audio"`))
+	check.Run("call-embedded", expect("test_embedded_resource", `"type":"resource"`))
+	check.Run("call-mixed", expect("test_multiple_content_types", `"type":"image"`))
+	check.Run("call-error", expect("test_error_handling", `"isError":true`))
+	check.Run("progress", func(ctx context.Context) (string, error) {
+		n := count("notifications/progress")
+		r := mcp.CallToolRequest{}
+		r.Params.Name = check.Prefix + "test_tool_with_progress"
+		r.Params.Meta = &mcp.Meta{ProgressToken: "mcpgo-1"}
+		if _, err := c.CallTool(ctx, r); err != nil {
+			return "", err
+		}
+		for i := 0; i < 50 && count("notifications/progress") < n+3; i++ {
+			time.Sleep(20 * time.Millisecond)
+		}
+		got := count("notifications/progress") - n
+		if got < 3 {
+			return "", fmt.Errorf("%d progress notifications, want 3", got)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return fmt.Sprintf("%d notifications", got), check.Want(text(notes), "mcpgo-1")
+	})
+	check.Run("concurrent-calls", func(ctx context.Context) (string, error) {
+		errs := make(chan error, 40)
+		for range 40 {
+			go func() {
+				r, err := call(ctx, "test_simple_text", nil)
+				if err == nil {
+					err = check.Want(text(r), "simple text response")
+				}
+				errs <- err
+			}()
+		}
+		for range 40 {
+			if err := <-errs; err != nil {
+				return "", err
+			}
+		}
+		return "40 calls", nil
+	})
+	check.Run("cancel", func(ctx context.Context) (string, error) {
+		cctx, cancel := context.WithTimeout(ctx, 60*time.Millisecond)
+		defer cancel()
+		_, err := call(cctx, "test_tool_with_progress", nil)
+		if err == nil {
+			return "", fmt.Errorf("the cancelled call returned")
+		}
+		r, err := call(ctx, "test_simple_text", nil)
+		if err != nil {
+			return "", err
+		}
+		return "", check.Want(text(r), "simple text response")
+	})
+	if legacy {
+		check.Run("sampling", func(ctx context.Context) (string, error) {
+			r, err := call(ctx, "test_sampling", map[string]any{"prompt": "hello"})
+			if err != nil {
+				return "", err
+			}
+			return "", check.Want(text(r), "sampled-by-mcpgo")
+		})
+		check.Run("elicitation", func(ctx context.Context) (string, error) {
+			r, err := call(ctx, "test_elicitation", map[string]any{"message": "who?"})
+			if err != nil {
+				return "", err
+			}
+			return "", check.Want(text(r), "ada")
+		})
+		check.Run("logging", func(ctx context.Context) (string, error) {
+			n := count("notifications/message")
+			lr := mcp.SetLevelRequest{}
+			lr.Params.Level = mcp.LoggingLevelDebug
+			if err := c.SetLevel(ctx, lr); err != nil {
+				return "", err
+			}
+			if _, err := call(ctx, "test_tool_with_logging", nil); err != nil {
+				return "", err
+			}
+			for i := 0; i < 50 && count("notifications/message") == n; i++ {
+				time.Sleep(20 * time.Millisecond)
+			}
+			if count("notifications/message") == n {
+				return "", fmt.Errorf("no notifications/message")
+			}
+			return "", nil
+		})
+	} else {
+		for name, want := range map[string]string{"elicitation": "Ada", "sampling": "sampled-by-mcpgo", "list_roots": "mcpgo", "multiple_inputs": "Ada"} {
+			check.Run("mrtr-"+strings.ReplaceAll(name, "_", "-"), func(ctx context.Context) (string, error) {
+				r, err := call(ctx, "test_input_required_result_"+name, nil)
+				if err != nil {
+					return "", err
+				}
+				return "", check.Want(text(r), want)
+			})
+		}
+		check.Run("mrtr-multi-round", func(ctx context.Context) (string, error) {
+			r, err := call(ctx, "test_input_required_result_multi_round", nil)
+			if err != nil {
+				return "", err
+			}
+			return text(r.Content), check.Want(text(r), "Ada")
+		})
+		check.Run("mcp-param-header", func(ctx context.Context) (string, error) {
+			r, err := call(ctx, "test_x_mcp_header", map[string]any{"region": "Hello, 世界", "level": 3})
+			if err != nil {
+				return "", err
+			}
+			return "", check.Want(text(r), "世界")
+		})
+	}
+	check.Run("resources", func(ctx context.Context) (string, error) {
+		l, err := c.ListResources(ctx, mcp.ListResourcesRequest{})
+		if err != nil {
+			return "", err
+		}
+		if err := check.Want(text(l), "test://static-text"); err != nil {
+			return "", err
+		}
+		rr := mcp.ReadResourceRequest{}
+		rr.Params.URI = "test://static-binary"
+		b, err := c.ReadResource(ctx, rr)
+		if err != nil {
+			return "", err
+		}
+		if err := check.Want(text(b), `"blob":"iVBOR`); err != nil {
+			return "", err
+		}
+		rr.Params.URI = "test://template/42/data"
+		tr, err := c.ReadResource(ctx, rr)
+		if err != nil {
+			return "", err
+		}
+		return "", check.Want(text(tr), "42")
+	})
+	check.Run("prompts", func(ctx context.Context) (string, error) {
+		l, err := c.ListPrompts(ctx, mcp.ListPromptsRequest{})
+		if err != nil {
+			return "", err
+		}
+		if err := check.Want(text(l), "test_prompt_with_arguments"); err != nil {
+			return "", err
+		}
+		gr := mcp.GetPromptRequest{}
+		gr.Params.Name = check.Prefix + "test_prompt_with_arguments"
+		gr.Params.Arguments = map[string]string{"arg1": "один", "arg2": "two"}
+		g, err := c.GetPrompt(ctx, gr)
+		if err != nil {
+			return "", err
+		}
+		return "", check.Want(text(g), "один")
+	})
+	check.Run("close", func(ctx context.Context) (string, error) { return "", c.Close() })
+	check.Done()
+}
