@@ -17,6 +17,7 @@ func (s *Store) openCluster(ctx context.Context, o Options) error {
 		DialTimeout:          callTimeout,
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 5 * time.Second,
+		MaxCallSendMsgSize:   maxRequestBytes + maxOverhead,
 		Logger:               zapLogger(o.Log),
 	}
 	if o.CAFile != "" || o.CertFile != "" || o.KeyFile != "" || strings.HasPrefix(o.Endpoints[0], "https:") {

@@ -19,10 +19,10 @@ const (
 	tickMillis     = 20
 	electionMillis = 100
 
-	quotaBytes      = 2 << 30 // the backend's size at which writes are refused
-	maxRequestBytes = 8 << 20
-	maxTxnKeys      = 4096
-	historyKept     = "1h" // for watchers that come back
+	quotaBytes  = 2 << 30 // the backend's size at which writes are refused
+	maxTxnKeys  = 4096
+	maxOverhead = 2 << 20 // of a transaction beside its keys and values
+	historyKept = "1h"    // for watchers that come back
 )
 
 // openEmbedded starts a single member in this process and connects to it by function calls.
@@ -72,9 +72,10 @@ func embeddedConfig(o Options) *embed.Config {
 	c.InitialCluster = c.Name + "=" + self.String()
 	c.TickMs, c.ElectionMs = tickMillis, electionMillis
 	c.QuotaBackendBytes = quotaBytes
-	c.MaxRequestBytes, c.MaxTxnOps = maxRequestBytes, maxTxnKeys
+	c.MaxRequestBytes, c.MaxTxnOps = maxRequestBytes+maxOverhead, maxTxnKeys
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, historyKept
 	c.WarningUnaryRequestDuration = time.Second
+	c.AuthToken = "" // nobody logs in to a member that listens nowhere
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(o.Log))
 	return c
 }

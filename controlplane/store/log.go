@@ -8,6 +8,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
+// singlePort is a warning about listeners that etcd gives even to a member without any.
+const singlePort = "Running http and grpc server on single port. This is not recommended for production."
+
 // zapLogger gives etcd, which logs with zap, our log. Only warnings and errors pass.
 func zapLogger(log *slog.Logger) *zap.Logger {
 	return zap.New(slogCore{log})
@@ -25,7 +28,7 @@ func (c slogCore) With(fields []zapcore.Field) zapcore.Core {
 }
 
 func (c slogCore) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.Enabled(e.Level) {
+	if c.Enabled(e.Level) && e.Message != singlePort {
 		return to.AddCore(e, c)
 	}
 	return to

@@ -24,8 +24,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// callTimeout bounds every call but Watch.
-const callTimeout = 5 * time.Second
+const (
+	// callTimeout bounds every call but Watch.
+	callTimeout = 5 * time.Second
+	// maxRequestBytes bounds the keys and values of one Apply. A cluster's own limit, 1.5 MiB by default, may be lower.
+	maxRequestBytes = 8 << 20
+)
 
 var (
 	// ErrConflict is why an Apply changed nothing: a key's revision is not the one that its Write names.
@@ -165,6 +169,9 @@ func (s *Store) List(ctx context.Context, prefix string) (entries []Entry, revis
 // Apply makes all of the writes or none, and returns the revision that they have in common. Each key may occur once.
 // Errors: ErrConflict, ErrTooLarge. After any other error, the writes may have been made.
 func (s *Store) Apply(ctx context.Context, writes []Write) (revision int64, err error) {
+	if n := size(writes); n > maxRequestBytes {
+		return 0, fmt.Errorf("store: %d bytes: %w", n, ErrTooLarge)
+	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	conditions, changes, reads := s.operations(writes)
@@ -178,6 +185,13 @@ func (s *Store) Apply(ctx context.Context, writes []Write) (revision int64, err 
 		return 0, fmt.Errorf("store: %w", conflict(writes, res))
 	}
 	return res.Header.Revision, nil
+}
+
+func size(writes []Write) (bytes int) {
+	for _, w := range writes {
+		bytes += len(w.Key) + len(w.Value)
+	}
+	return bytes
 }
 
 // operations are an Apply's writes as a transaction. Its reads, made when a condition fails, are in order of writes.
