@@ -33,8 +33,10 @@ func Load(name string, data []byte) ([]Object, Errors) {
 	objs := make([]Object, 0, len(resources))
 	for _, r := range resources {
 		o, mistakes := Decode(r)
-		if len(mistakes) == 0 {
+		if o != nil {
 			mistakes = Validate(o)
+		} else if o, _ = New(r.Kind); o != nil {
+			setName(o, r.Name) // so that who refers to it is not blamed as well
 		}
 		errs = append(errs, mistakes.Under(r.Kind+"/"+r.Name).Under(name)...)
 		if o != nil {
