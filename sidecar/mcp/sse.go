@@ -1,0 +1,290 @@
+package mcp
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math"
+	"strconv"
+	"time"
+)
+
+// Event is one server-sent event (WHATWG HTML, 9.2, "Server-sent events").
+type Event struct {
+	ID    []byte
+	HasID bool // an id that is present and empty takes the last one back
+	Type  []byte
+	// Data is without line prefixes; empty in a priming event, which only tells its ID (2025-11-25, basic/transports).
+	Data  []byte
+	Retry time.Duration // how long to wait before reconnecting; 0 for none
+}
+
+// ErrEventTooLarge is an event above the reader's limit. The stream cannot be read on.
+var ErrEventTooLarge = errors.New("a server-sent event above the size limit")
+
+const (
+	eventBuffer    = 4 << 10  // bytes of the first read
+	maxEventBuffer = 64 << 10 // bytes of a buffer that is kept after a large event
+)
+
+// EventReader reads server-sent events. An event is returned once its blank line is there, without waiting for more
+// bytes. Lines have no limit of their own. Not safe for concurrent use.
+type EventReader struct {
+	r        io.Reader
+	maxEvent int
+	err      error // of r, or ErrEventTooLarge; returned when the buffer has no more events
+
+	// buf holds what was read: [start:line] the lines of the event so far, [line:seen] a line whose end is not there
+	// yet, [seen:] what was not looked at.
+	buf               []byte
+	start, line, seen int
+	lf                int  // no '\n' in buf[seen:lf]; below seen when not known
+	skipLF            bool // the last line ended with CR, whose LF may still come
+	begun             bool // the first line was read
+
+	event partial
+}
+
+// partial is the event that is being read.
+type partial struct {
+	id, kind []byte // own memory, for data lines may be moved over theirs
+	hasID    bool
+	data     Span // in the event's lines
+	hasData  bool
+	retry    time.Duration
+}
+
+// NewEventReader reads events from r whose lines are of at most maxEvent bytes together.
+func NewEventReader(r io.Reader, maxEvent int) *EventReader {
+	e := &EventReader{maxEvent: maxEvent}
+	e.Reset(r)
+	return e
+}
+
+// Reset makes the reader read another stream from its beginning, with the same limit. Memory is kept unless a large
+// event made it large.
+func (e *EventReader) Reset(r io.Reader) {
+	*e = EventReader{r: r, maxEvent: e.maxEvent, buf: keepSmall(e.buf), lf: -1, event: e.event}
+	e.event.clear()
+}
+
+// Next returns the next event that has data, an id or a retry time. Its slices are valid until the following call. An
+// event that the end of the stream cut off is dropped; then, and at the end, the error is the reader's: io.EOF as a rule.
+func (e *EventReader) Next() (Event, error) {
+	e.start = e.line
+	e.event.clear()
+	for e.err != ErrEventTooLarge {
+		begin, end, ok := e.nextLine()
+		switch {
+		case !ok:
+			if err := e.fill(); err != nil {
+				return Event{}, err
+			}
+		case end-e.start > e.maxEvent:
+			e.err = ErrEventTooLarge
+		case begin < end:
+			e.event.field(e.buf[e.start:], begin-e.start, end-e.start)
+			if e.event.empty() {
+				e.start = e.line // comments before an event are no part of it
+			}
+		case e.event.empty():
+			e.start = e.line
+		default:
+			return e.event.finish(e.buf[e.start:]), nil
+		}
+	}
+	return Event{}, e.err
+}
+
+// nextLine takes a line off the buffer, buf[begin:end] without its end; not ok when the buffer has no whole line.
+func (e *EventReader) nextLine() (begin, end int, ok bool) {
+	e.finishCRLF()
+	if end, ok = e.lineEnd(); !ok {
+		return 0, 0, false
+	}
+	begin = e.line
+	e.skipLF = e.buf[end] == '\r'
+	e.line, e.seen = end+1, end+1
+	if !e.begun && bytes.HasPrefix(e.buf[begin:end], []byte("\uFEFF")) {
+		begin += len("\uFEFF")
+	}
+	e.begun = true
+	return begin, end, true
+}
+
+// finishCRLF drops the LF that completes a CRLF, once it is there.
+func (e *EventReader) finishCRLF() {
+	if !e.skipLF || e.line == len(e.buf) {
+		return
+	}
+	e.skipLF = false
+	if e.buf[e.line] != '\n' {
+		return
+	}
+	if e.start == e.line {
+		e.start++
+	}
+	e.line++
+	e.seen = max(e.seen, e.line)
+}
+
+// lineEnd finds the next CR or LF. It looks at no byte twice, whichever of the two a stream uses.
+func (e *EventReader) lineEnd() (end int, ok bool) {
+	if e.lf < e.seen {
+		e.lf = len(e.buf)
+		if i := bytes.IndexByte(e.buf[e.seen:], '\n'); i >= 0 {
+			e.lf = e.seen + i
+		}
+	}
+	if i := bytes.IndexByte(e.buf[e.seen:e.lf], '\r'); i >= 0 {
+		return e.seen + i, true
+	}
+	if e.lf < len(e.buf) {
+		return e.lf, true
+	}
+	e.seen, e.lf = len(e.buf), -1
+	return 0, false
+}
+
+// fill reads more.
+func (e *EventReader) fill() error {
+	if len(e.buf)-e.start > e.maxEvent {
+		e.err = ErrEventTooLarge
+	}
+	if e.err != nil {
+		return e.err
+	}
+	e.makeRoom()
+	for range 100 {
+		n, err := e.r.Read(e.buf[len(e.buf):cap(e.buf)])
+		e.buf, e.err = e.buf[:len(e.buf)+n], err
+		switch {
+		case n > 0:
+			return nil // an error waits until the events before it were returned
+		case err != nil:
+			return err
+		}
+	}
+	e.err = io.ErrNoProgress
+	return e.err
+}
+
+// makeRoom leaves space to read into: by dropping what was returned, or with a larger buffer.
+func (e *EventReader) makeRoom() {
+	pending := e.buf[e.start:]
+	switch {
+	case len(pending) == 0:
+		e.buf = keepSmall(e.buf)
+		if cap(e.buf) == 0 {
+			e.buf = make([]byte, 0, eventBuffer)
+		}
+	case len(e.buf) < cap(e.buf):
+		return
+	case len(pending) <= cap(e.buf)/2:
+		e.buf = append(e.buf[:0], pending...)
+	default:
+		e.buf = append(make([]byte, 0, 2*cap(e.buf)), pending...)
+	}
+	e.line -= e.start
+	e.seen -= e.start
+	e.start = 0
+}
+
+// keepSmall empties a buffer, and gives it up if a large event made it large.
+func keepSmall(buf []byte) []byte {
+	if cap(buf) > maxEventBuffer {
+		return nil
+	}
+	return buf[:0]
+}
+
+func (p *partial) clear() {
+	*p = partial{id: keepSmall(p.id), kind: keepSmall(p.kind)}
+}
+
+// empty reports whether nothing came yet that would make an event.
+func (p *partial) empty() bool {
+	return !p.hasID && !p.hasData && p.retry == 0 && len(p.kind) == 0
+}
+
+// field takes in the line text[begin:end]; text begins where the event does. Data lines are moved together in place.
+func (p *partial) field(text []byte, begin, end int) {
+	name, value := text[begin:end], text[end:end]
+	if i := bytes.IndexByte(name, ':'); i >= 0 {
+		name, value = name[:i], bytes.TrimPrefix(name[i+1:], []byte(" "))
+	}
+	switch string(name) {
+	case "data":
+		if !p.hasData {
+			p.hasData, p.data = true, Span{end - len(value), end}
+			return
+		}
+		text[p.data.End] = '\n'
+		p.data.End += 1 + copy(text[p.data.End+1:], value)
+	case "id":
+		if bytes.IndexByte(value, 0) < 0 {
+			p.hasID, p.id = true, append(p.id[:0], value...)
+		}
+	case "event":
+		p.kind = append(p.kind[:0], value...)
+	case "retry":
+		p.retry = retryTime(value)
+	}
+}
+
+func (p *partial) finish(text []byte) Event {
+	return Event{ID: p.id, HasID: p.hasID, Type: p.kind, Data: text[p.data.Start:p.data.End], Retry: p.retry}
+}
+
+// retryTime reads milliseconds in digits; 0 for anything else.
+func retryTime(value []byte) time.Duration {
+	ms, err := strconv.ParseUint(string(value), 10, 63)
+	if err != nil || ms > math.MaxInt64/uint64(time.Millisecond) {
+		return 0
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+// AppendEvent appends an event as it goes on the wire, with its blank line. Data of several lines takes as many data
+// lines. An ID or Type that holds a line break or NUL is left out, so that neither can pass for another field. The data
+// line is there if there is data or an ID (a priming event has both fields, the data empty).
+func AppendEvent(dst []byte, e Event) []byte {
+	if e.HasID && isFieldValue(e.ID) {
+		dst = appendField(dst, "id", e.ID)
+	}
+	if len(e.Type) > 0 && isFieldValue(e.Type) {
+		dst = appendField(dst, "event", e.Type)
+	}
+	if e.Retry > 0 {
+		dst = append(dst, "retry: "...)
+		dst = strconv.AppendInt(dst, e.Retry.Milliseconds(), 10)
+		dst = append(dst, '\n')
+	}
+	if len(e.Data) > 0 || e.HasID {
+		dst = appendData(dst, e.Data)
+	}
+	return append(dst, '\n')
+}
+
+func appendData(dst, data []byte) []byte {
+	for {
+		i := bytes.IndexAny(data, "\r\n")
+		if i < 0 {
+			return appendField(dst, "data", data)
+		}
+		dst = appendField(dst, "data", data[:i])
+		if bytes.HasPrefix(data[i:], []byte("\r\n")) {
+			i++
+		}
+		data = data[i+1:]
+	}
+}
+
+func appendField(dst []byte, name string, value []byte) []byte {
+	dst = append(dst, name...)
+	dst = append(dst, ": "...)
+	dst = append(dst, value...)
+	return append(dst, '\n')
+}
+
+func isFieldValue(value []byte) bool { return !bytes.ContainsAny(value, "\r\n\x00") }
