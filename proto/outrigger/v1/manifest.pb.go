@@ -276,6 +276,138 @@ func (x *Refusal) GetReason() string {
 	return ""
 }
 
+// SavedConfig is what a sidecar keeps on disk of a generation that it ran. It is never sent.
+type SavedConfig struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Manifest *Manifest              `protobuf:"bytes,1,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	// The forms that ran, which may be older than the manifest names where newer ones were refused.
+	Resources []*SavedResource `protobuf:"bytes,2,rep,name=resources,proto3" json:"resources,omitempty"`
+	// When it was last known to be current, in seconds since 1970.
+	SavedUnix     int64 `protobuf:"varint,3,opt,name=saved_unix,json=savedUnix,proto3" json:"saved_unix,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SavedConfig) Reset() {
+	*x = SavedConfig{}
+	mi := &file_outrigger_v1_manifest_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SavedConfig) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SavedConfig) ProtoMessage() {}
+
+func (x *SavedConfig) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_manifest_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SavedConfig.ProtoReflect.Descriptor instead.
+func (*SavedConfig) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_manifest_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SavedConfig) GetManifest() *Manifest {
+	if x != nil {
+		return x.Manifest
+	}
+	return nil
+}
+
+func (x *SavedConfig) GetResources() []*SavedResource {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *SavedConfig) GetSavedUnix() int64 {
+	if x != nil {
+		return x.SavedUnix
+	}
+	return 0
+}
+
+// SavedResource is one resource as it came.
+type SavedResource struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TypeUrl       string                 `protobuf:"bytes,1,opt,name=type_url,json=typeUrl,proto3" json:"type_url,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Version       string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	Value         []byte                 `protobuf:"bytes,4,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SavedResource) Reset() {
+	*x = SavedResource{}
+	mi := &file_outrigger_v1_manifest_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SavedResource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SavedResource) ProtoMessage() {}
+
+func (x *SavedResource) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_manifest_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SavedResource.ProtoReflect.Descriptor instead.
+func (*SavedResource) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_manifest_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *SavedResource) GetTypeUrl() string {
+	if x != nil {
+		return x.TypeUrl
+	}
+	return ""
+}
+
+func (x *SavedResource) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SavedResource) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *SavedResource) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
 var File_outrigger_v1_manifest_proto protoreflect.FileDescriptor
 
 const file_outrigger_v1_manifest_proto_rawDesc = "" +
@@ -300,7 +432,17 @@ const file_outrigger_v1_manifest_proto_rawDesc = "" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reasonBDZBgithub.com/outrigger-mesh/outrigger/proto/outrigger/v1;outriggerv1b\x06proto3"
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x9b\x01\n" +
+	"\vSavedConfig\x122\n" +
+	"\bmanifest\x18\x01 \x01(\v2\x16.outrigger.v1.ManifestR\bmanifest\x129\n" +
+	"\tresources\x18\x02 \x03(\v2\x1b.outrigger.v1.SavedResourceR\tresources\x12\x1d\n" +
+	"\n" +
+	"saved_unix\x18\x03 \x01(\x03R\tsavedUnix\"n\n" +
+	"\rSavedResource\x12\x19\n" +
+	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12\x14\n" +
+	"\x05value\x18\x04 \x01(\fR\x05valueBDZBgithub.com/outrigger-mesh/outrigger/proto/outrigger/v1;outriggerv1b\x06proto3"
 
 var (
 	file_outrigger_v1_manifest_proto_rawDescOnce sync.Once
@@ -314,21 +456,25 @@ func file_outrigger_v1_manifest_proto_rawDescGZIP() []byte {
 	return file_outrigger_v1_manifest_proto_rawDescData
 }
 
-var file_outrigger_v1_manifest_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_outrigger_v1_manifest_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_outrigger_v1_manifest_proto_goTypes = []any{
-	(*Manifest)(nil),  // 0: outrigger.v1.Manifest
-	(*Reference)(nil), // 1: outrigger.v1.Reference
-	(*Refusals)(nil),  // 2: outrigger.v1.Refusals
-	(*Refusal)(nil),   // 3: outrigger.v1.Refusal
+	(*Manifest)(nil),      // 0: outrigger.v1.Manifest
+	(*Reference)(nil),     // 1: outrigger.v1.Reference
+	(*Refusals)(nil),      // 2: outrigger.v1.Refusals
+	(*Refusal)(nil),       // 3: outrigger.v1.Refusal
+	(*SavedConfig)(nil),   // 4: outrigger.v1.SavedConfig
+	(*SavedResource)(nil), // 5: outrigger.v1.SavedResource
 }
 var file_outrigger_v1_manifest_proto_depIdxs = []int32{
 	1, // 0: outrigger.v1.Manifest.references:type_name -> outrigger.v1.Reference
 	3, // 1: outrigger.v1.Refusals.refusals:type_name -> outrigger.v1.Refusal
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	0, // 2: outrigger.v1.SavedConfig.manifest:type_name -> outrigger.v1.Manifest
+	5, // 3: outrigger.v1.SavedConfig.resources:type_name -> outrigger.v1.SavedResource
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_outrigger_v1_manifest_proto_init() }
@@ -342,7 +488,7 @@ func file_outrigger_v1_manifest_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_outrigger_v1_manifest_proto_rawDesc), len(file_outrigger_v1_manifest_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
