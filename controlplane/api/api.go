@@ -1,0 +1,134 @@
+// Package api serves the management API: ResourceService as gRPC, gRPC-Web and
+// JSON on one port, and /healthz.
+//
+// A write is checked against everything else that is stored, and stored only if
+// nothing changed since: each one moves the generation key, on whose revision the
+// next depends. So any number of replicas keep one valid whole without a leader.
+// A refused request changes nothing and names every mistake at once.
+//
+// Every RPC needs the bearer token. An API is safe for concurrent use; it has no
+// goroutines but its requests'. Not here: what a resource may say (package
+// resource), and what became of it (the Fleet).
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/store"
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/proto/outrigger/v1/outriggerv1connect"
+)
+
+// maxRequestBytes bounds a request's message.
+const maxRequestBytes = 8 << 20
+
+// Fleet knows what became of resources. Its results may be shared: they are not changed here.
+type Fleet interface {
+	// Status is what sidecars do with a resource, nil if none should run it.
+	Status(kind, name string) *outriggerv1.Status
+	// Sidecars are all that are known, ordered by id.
+	Sidecars() []*outriggerv1.Sidecar
+}
+
+// Tokens makes join tokens.
+type Tokens interface {
+	Create(ctx context.Context, labels map[string]string, ttl time.Duration, maxUses int32) (token string, expires time.Time, err error)
+}
+
+// Options say who may call. Token is required.
+type Options struct {
+	// Token is the bearer token that every RPC must carry.
+	Token string
+	// Origins are the Origin headers that are let in, such as "https://console.example". Default: none, so that no
+	// page in a browser can call. No CORS headers are sent: this is for pages that the same host serves.
+	Origins []string
+	// Hosts are the Host headers accepted on a loopback listener beside localhost, 127.0.0.1 and [::1], without port.
+	Hosts []string
+	// Log gets failures that are not the caller's. Default: discarded.
+	Log *slog.Logger
+}
+
+// API serves ResourceService.
+type API struct {
+	// Set by New, never changed.
+	store   *store.Store
+	fleet   Fleet
+	tokens  Tokens
+	options Options
+	token   [sha256.Size]byte
+
+	writing  chan struct{} // capacity 1: held by the request that writes
+	stopped  chan struct{} // closed by Stop
+	stopOnce sync.Once
+}
+
+// New makes an API over a store, which its caller closes after the last request.
+func New(s *store.Store, f Fleet, t Tokens, o Options) (*API, error) {
+	if o.Token == "" {
+		return nil, errors.New("api: no token: every caller would be let in")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &API{
+		store:   s,
+		fleet:   f,
+		tokens:  t,
+		options: o,
+		token:   sha256.Sum256([]byte(o.Token)),
+		writing: make(chan struct{}, 1),
+		stopped: make(chan struct{}),
+	}, nil
+}
+
+// Handler serves the API's paths.
+func (a *API) Handler() http.Handler {
+	mux := http.NewServeMux()
+	path, service := outriggerv1connect.NewResourceServiceHandler(a, connect.WithReadMaxBytes(maxRequestBytes))
+	mux.Handle(path, a.authenticate(service))
+	mux.HandleFunc("GET /healthz", a.health)
+	return a.guard(mux)
+}
+
+// Server is an http.Server for Handler on addr, for HTTP/1.1 and HTTP/2 with or without TLS. It bounds the time of
+// headers and idle connections, not of answers, since a Watch goes on. Its Shutdown ends Watches.
+func (a *API) Server(addr string) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	s := &http.Server{
+		Addr:              addr,
+		Handler:           a.Handler(),
+		Protocols:         protocols,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(a.options.Log.Handler(), slog.LevelWarn),
+	}
+	s.RegisterOnShutdown(a.Stop)
+	return s
+}
+
+// Stop ends every Watch, now and later.
+func (a *API) Stop() { a.stopOnce.Do(func() { close(a.stopped) }) }
+
+// health answers whether the store can be read.
+func (a *API) health(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
+	defer cancel()
+	if _, _, err := a.store.Get(ctx, generationKey); err != nil {
+		a.options.Log.Warn("unhealthy: the store does not answer", "error", err)
+		http.Error(w, "the store does not answer", http.StatusServiceUnavailable)
+		return
+	}
+	w.Write([]byte("ok\n"))
+}

@@ -1,0 +1,158 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/store"
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/proto/resource"
+)
+
+// maxPage is the most and the default resources of a page.
+const maxPage = 1000
+
+// Get implements ResourceService.
+func (a *API) Get(ctx context.Context, req *outriggerv1.GetRequest) (*outriggerv1.GetResponse, error) {
+	if err := checkKind(req.Kind); err != nil {
+		return nil, err
+	}
+	e, ok, err := a.store.Get(ctx, store.ResourceKey(req.Kind, req.Name))
+	if err != nil {
+		return nil, a.failed(ctx, err)
+	}
+	if !ok {
+		return nil, notFound(req.Kind, req.Name)
+	}
+	r, err := store.DecodeResource(e)
+	if err != nil {
+		return nil, a.failed(ctx, err)
+	}
+	r.Status = a.fleet.Status(r.Kind, r.Name)
+	return &outriggerv1.GetResponse{Resource: r}, nil
+}
+
+// List implements ResourceService. A status has only its counts here: with each sidecar, a page could be of any size.
+func (a *API) List(ctx context.Context, req *outriggerv1.ListRequest) (*outriggerv1.ListResponse, error) {
+	after, err := checkList(req)
+	if err != nil {
+		return nil, err
+	}
+	resources, revision, err := a.store.Resources(ctx, req.Kind)
+	if err != nil {
+		return nil, a.failed(ctx, err)
+	}
+	if after.revision != 0 {
+		revision = after.revision // to watch from there misses nothing of any page
+	}
+	size := maxPage
+	if n := int(req.PageSize); n > 0 {
+		size = min(n, maxPage)
+	}
+	res := &outriggerv1.ListResponse{Revision: revision}
+	selector := &outriggerv1.Selector{MatchLabels: req.MatchLabels}
+	for _, r := range resources {
+		key := store.ResourceKey(r.Kind, r.Name)
+		if key <= after.key || !resource.Matches(selector, r.Labels) {
+			continue
+		}
+		if len(res.Resources) == size {
+			last := res.Resources[size-1]
+			res.NextPageToken = position{revision, store.ResourceKey(last.Kind, last.Name)}.String()
+			break
+		}
+		r.Status = counts(a.fleet.Status(r.Kind, r.Name))
+		res.Resources = append(res.Resources, r)
+	}
+	return res, nil
+}
+
+// checkList checks a ListRequest and returns where its page begins.
+func checkList(req *outriggerv1.ListRequest) (after position, err error) {
+	if req.Kind != "" {
+		if err := checkKind(req.Kind); err != nil {
+			return position{}, err
+		}
+	}
+	if req.PageSize < 0 {
+		return position{}, invalid(resource.Errors{{Path: "page_size", Message: "negative"}})
+	}
+	after, ok := parsePosition(req.PageToken)
+	if !ok {
+		return position{}, invalid(resource.Errors{{Path: "page_token", Message: "not one that List returned"}})
+	}
+	return after, nil
+}
+
+// counts is a status without each sidecar's.
+func counts(s *outriggerv1.Status) *outriggerv1.Status {
+	if s == nil {
+		return nil
+	}
+	return &outriggerv1.Status{Running: s.Running, Refused: s.Refused, Behind: s.Behind}
+}
+
+// position is what a page token says: the revision of the first page and the last key before the next.
+type position struct {
+	revision int64
+	key      string
+}
+
+func (p position) String() string {
+	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %s", p.revision, p.key))
+}
+
+// parsePosition reads a page token; the empty one is the beginning.
+func parsePosition(token string) (p position, ok bool) {
+	if token == "" {
+		return position{}, true
+	}
+	text, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil {
+		return position{}, false
+	}
+	_, err = fmt.Sscanf(string(text), "%d %s", &p.revision, &p.key)
+	return p, err == nil && p.revision > 0 && strings.HasPrefix(p.key, store.ResourcesPrefix)
+}
+
+// ListSidecars implements ResourceService.
+func (a *API) ListSidecars(context.Context, *outriggerv1.ListSidecarsRequest) (*outriggerv1.ListSidecarsResponse, error) {
+	return &outriggerv1.ListSidecarsResponse{Sidecars: a.fleet.Sidecars()}, nil
+}
+
+// Bounds of a join token.
+const (
+	defaultTTL = time.Hour
+	maxTTL     = 30 * 24 * time.Hour
+	maxUses    = 100_000
+)
+
+// CreateJoinToken implements ResourceService.
+func (a *API) CreateJoinToken(ctx context.Context, req *outriggerv1.CreateJoinTokenRequest) (*outriggerv1.CreateJoinTokenResponse, error) {
+	ttl, uses := defaultTTL, max(req.MaxUses, 1)
+	mistakes := resource.ValidLabels("labels", req.Labels)
+	if req.Ttl != nil {
+		ttl = req.Ttl.AsDuration()
+	}
+	if ttl <= 0 || ttl > maxTTL {
+		mistakes = append(mistakes, resource.Error{Path: "ttl", Message: fmt.Sprintf("%v, expected above 0 and at most %v", ttl, maxTTL)})
+	}
+	if req.MaxUses < 0 || req.MaxUses > maxUses {
+		mistakes = append(mistakes, resource.Error{Path: "max_uses", Message: fmt.Sprintf("%d, expected 1 to %d", req.MaxUses, maxUses)})
+	}
+	if len(mistakes) > 0 {
+		return nil, invalid(mistakes)
+	}
+	token, expires, err := a.tokens.Create(ctx, req.Labels, ttl, uses)
+	if err != nil {
+		a.options.Log.Error("no join token made", "error", err)
+		return nil, connect.NewError(connect.CodeUnavailable, err)
+	}
+	return &outriggerv1.CreateJoinTokenResponse{Token: token, Expires: timestamppb.New(expires)}, nil
+}
