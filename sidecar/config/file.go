@@ -1,0 +1,217 @@
+package config
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/proto/resource"
+)
+
+// maxFile is the largest file read, in bytes.
+const maxFile = 16 << 20
+
+// quiet is how long a file's directory must be still before the file is read again: editors and kubelet make several
+// changes for one.
+const quiet = 100 * time.Millisecond
+
+// FileOptions say which file to run.
+type FileOptions struct {
+	// Path of a YAML or JSON file of resources: required.
+	Path string
+	// Labels of this sidecar: a binding is taken when its selector matches them.
+	Labels map[string]string
+	// Target runs what the file says: required.
+	Target Target
+	Log    *slog.Logger // required
+}
+
+// File takes the configuration from a file. A file with any mistake is refused whole, with all of them, and what ran
+// before goes on.
+type File struct {
+	o     FileOptions
+	board board
+
+	mu     sync.Mutex // guards below, and lets one load run at a time
+	loaded [sha256.Size]byte
+}
+
+// NewFile makes a source; Run starts it.
+func NewFile(o FileOptions) *File {
+	f := &File{o: o}
+	f.board.status = Status{Source: SourceNone, Since: time.Now()}
+	return f
+}
+
+// Status is what runs now. It may be called at any time.
+func (f *File) Status() Status { return f.board.read() }
+
+// Run loads the file, whose mistakes end it, and then again whenever it changes, until ctx ends, whose error it returns.
+func (f *File) Run(ctx context.Context) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", f.o.Path, err)
+	}
+	defer watcher.Close()
+	// The directory, not the file: a rename over the file, or a link swapped beside it, would end a watch on the file.
+	if err := watcher.Add(filepath.Dir(f.o.Path)); err != nil {
+		return fmt.Errorf("watch %s: %w", f.o.Path, err)
+	}
+	if err := f.Reload(); err != nil {
+		return err
+	}
+	settle := stoppedTimer()
+	defer settle.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-watcher.Events:
+			settle.Reset(quiet)
+		case err := <-watcher.Errors:
+			f.o.Log.Warn("changes of the configuration file may have been missed", "path", f.o.Path, "error", err)
+			settle.Reset(quiet)
+		case <-settle.C:
+			f.reloadIfChanged()
+		}
+	}
+}
+
+// Reload reads the file now, as on SIGHUP, even if it has not changed. The error names every mistake: those of the
+// file (resource.Errors), or what the target could not run.
+func (f *File) Reload() error {
+	data, err := readFile(f.o.Path)
+	if err != nil {
+		f.refuse(err)
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.loadLocked(data)
+}
+
+// reloadIfChanged reads the file after something happened around it.
+func (f *File) reloadIfChanged() {
+	data, err := readFile(f.o.Path)
+	if err != nil {
+		f.refuse(err)
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if sha256.Sum256(data) != f.loaded {
+		_ = f.loadLocked(data) // logged there
+	}
+}
+
+// readFile reads a file of a bounded size.
+func readFile(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		return nil, fmt.Errorf("%s: more than %d bytes", path, maxFile)
+	}
+	return data, err
+}
+
+// loadLocked applies a file's content.
+func (f *File) loadLocked(data []byte) error {
+	f.loaded = sha256.Sum256(data)
+	c, err := f.read(data)
+	if err != nil {
+		f.refuse(err)
+		return err
+	}
+	refusals := f.o.Target.Apply(c)
+	f.board.update(func(s *Status) {
+		s.Source, s.Generation, s.Confirmed, s.Refused = SourceFile, c.Generation, time.Now(), refusals
+	})
+	f.o.Log.Info("configuration applied", "path", f.o.Path, "generation", c.Generation, "upstreams", len(c.Upstreams),
+		"bindings", len(c.Bindings), "refused", len(refusals))
+	var errs resource.Errors
+	for _, r := range refusals {
+		errs = append(errs, resource.Error{Path: f.o.Path + ": " + r.Kind + "/" + r.Name, Message: r.Reason})
+	}
+	f.logAll(errs)
+	return errs.Err()
+}
+
+// refuse notes that the file could not be taken; what ran before goes on.
+func (f *File) refuse(err error) {
+	errs, ok := err.(resource.Errors)
+	if !ok {
+		errs = resource.Errors{{Path: f.o.Path, Message: err.Error()}}
+	}
+	f.board.update(func(s *Status) {
+		s.Refused = nil
+		for _, e := range errs {
+			s.Refused = append(s.Refused, Refusal{Kind: "File", Reason: e.Error()})
+		}
+	})
+	f.logAll(errs)
+}
+
+func (f *File) logAll(errs resource.Errors) {
+	for _, e := range errs {
+		f.o.Log.Error("the configuration file has a mistake", "path", e.Path, "mistake", e.Message)
+	}
+}
+
+// read makes a Config of the file's bindings for this sidecar and the upstreams that they name.
+func (f *File) read(data []byte) (*Config, error) {
+	objs, errs := resource.Load(f.o.Path, data)
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	sum := sha256.Sum256(data)
+	c := &Config{Generation: hex.EncodeToString(sum[:])}
+	wanted := map[string]bool{}
+	for _, o := range objs {
+		if b, ok := o.(*outriggerv1.Binding); ok && resource.Matches(b.Selector, f.o.Labels) {
+			c.Bindings = append(c.Bindings, b)
+			for _, u := range b.Upstreams {
+				wanted[u.Name] = true
+			}
+		}
+	}
+	for _, o := range objs {
+		if u, ok := o.(*outriggerv1.Upstream); ok && wanted[u.Name] {
+			c.Upstreams = append(c.Upstreams, u)
+		}
+	}
+	slices.SortFunc(c.Bindings, func(a, b *outriggerv1.Binding) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(c.Upstreams, func(a, b *outriggerv1.Upstream) int { return cmp.Compare(a.Name, b.Name) })
+	return c, f.check(c).Err()
+}
+
+// check asks the target about every resource before any of them runs.
+func (f *File) check(c *Config) (errs resource.Errors) {
+	ask := func(o resource.Object) {
+		if err := f.o.Target.Check(o); err != nil {
+			errs = append(errs, resource.Error{Path: f.o.Path + ": " + resource.Ref(o), Message: err.Error()})
+		}
+	}
+	for _, u := range c.Upstreams {
+		ask(u)
+	}
+	for _, b := range c.Bindings {
+		ask(b)
+	}
+	return errs
+}

@@ -1,0 +1,151 @@
+package config
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+)
+
+// uriPrefix goes before the node id in a sidecar certificate's only URI SAN, as the control plane's authority writes it.
+const uriPrefix = "spiffe://outrigger/sidecar/"
+
+// Blocks of an identity's PEM file. Sidecars read what older ones wrote: do not rename.
+const (
+	pemKey       = "PRIVATE KEY"
+	pemChain     = "CERTIFICATE"
+	pemAuthority = "TRUSTED CERTIFICATE"
+	headerToken  = "Join-Token-Id" // of the key's block
+)
+
+// keyPair is a private key with its certificate and whom it trusts. It is not changed once made.
+type keyPair struct {
+	key         *ecdsa.PrivateKey
+	chain       [][]byte // DER, leaf first
+	leaf        *x509.Certificate
+	authorities []*x509.Certificate
+	tokenID     string // of the join token that it began with
+}
+
+// newKeyPair checks what the control plane issued for a key.
+func newKeyPair(key *ecdsa.PrivateKey, resp *outriggerv1.IssueCertificateResponse, nodeID string) (*keyPair, error) {
+	p := &keyPair{key: key, chain: resp.Chain}
+	for _, der := range resp.Authorities {
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nil, fmt.Errorf("an issued authority cannot be read: %w", err)
+		}
+		p.authorities = append(p.authorities, c)
+	}
+	if err := p.check(); err != nil {
+		return nil, fmt.Errorf("the issued certificate is not usable: %w", err)
+	}
+	if p.nodeID() != nodeID {
+		return nil, fmt.Errorf("the issued certificate is for %q, not for %q", p.nodeID(), nodeID)
+	}
+	return p, nil
+}
+
+// check parses the leaf and holds that the parts belong together.
+func (p *keyPair) check() error {
+	if p.key == nil || len(p.chain) == 0 || len(p.authorities) == 0 {
+		return errors.New("key, certificate or authority is missing")
+	}
+	leaf, err := x509.ParseCertificate(p.chain[0])
+	if err != nil {
+		return err
+	}
+	if !p.key.PublicKey.Equal(leaf.PublicKey) {
+		return errors.New("the certificate is not of the key")
+	}
+	p.leaf = leaf
+	return nil
+}
+
+// nodeID is the name in the certificate, "" when there is none.
+func (p *keyPair) nodeID() string {
+	if len(p.leaf.URIs) != 1 {
+		return ""
+	}
+	id, _ := strings.CutPrefix(p.leaf.URIs[0].String(), uriPrefix)
+	return id
+}
+
+// renewAt is at two thirds of the certificate's life.
+func (p *keyPair) renewAt() time.Time {
+	life := p.leaf.NotAfter.Sub(p.leaf.NotBefore)
+	return p.leaf.NotAfter.Add(-life / 3)
+}
+
+func (p *keyPair) roots() *x509.CertPool {
+	pool := x509.NewCertPool()
+	for _, c := range p.authorities {
+		pool.AddCert(c)
+	}
+	return pool
+}
+
+func (p *keyPair) certificate() *tls.Certificate {
+	return &tls.Certificate{Certificate: p.chain, PrivateKey: p.key, Leaf: p.leaf}
+}
+
+// encode is the key pair as kept on disk: one file, so that its parts change together.
+func (p *keyPair) encode() []byte {
+	var b bytes.Buffer
+	der, err := x509.MarshalPKCS8PrivateKey(p.key)
+	if err != nil {
+		panic("config: marshal a P-256 key: " + err.Error()) // cannot fail
+	}
+	key := &pem.Block{Type: pemKey, Bytes: der}
+	if p.tokenID != "" {
+		key.Headers = map[string]string{headerToken: p.tokenID}
+	}
+	blocks := []*pem.Block{key}
+	for _, der := range p.chain {
+		blocks = append(blocks, &pem.Block{Type: pemChain, Bytes: der})
+	}
+	for _, c := range p.authorities {
+		blocks = append(blocks, &pem.Block{Type: pemAuthority, Bytes: c.Raw})
+	}
+	for _, block := range blocks {
+		_ = pem.Encode(&b, block) // a Buffer takes everything
+	}
+	return b.Bytes()
+}
+
+// loadKeyPair reads what encode wrote.
+func loadKeyPair(path string) (*keyPair, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	p := &keyPair{}
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		switch block.Type {
+		case pemKey:
+			parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+			if err != nil {
+				return nil, err
+			}
+			p.key, _ = parsed.(*ecdsa.PrivateKey)
+			p.tokenID = block.Headers[headerToken]
+		case pemChain:
+			p.chain = append(p.chain, block.Bytes)
+		case pemAuthority:
+			c, err := x509.ParseCertificate(block.Bytes)
+			if err != nil {
+				return nil, err
+			}
+			p.authorities = append(p.authorities, c)
+		}
+	}
+	return p, p.check()
+}

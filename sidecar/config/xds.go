@@ -1,0 +1,305 @@
+package config
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// Bounds of a connection to the control plane.
+const (
+	maxResponse    = 64 << 20 // bytes
+	connectTimeout = 5 * time.Second
+	keepAliveEvery = 30 * time.Second
+	keepAliveWait  = 10 * time.Second
+	firstRetry     = 500 * time.Millisecond
+	lastRetry      = 30 * time.Second
+)
+
+// XDSOptions say how a sidecar gets its configuration from a control plane.
+type XDSOptions struct {
+	// Addresses of control planes, as host:port: required. They are tried in turn, from a random one on.
+	Addresses []string
+	// NodeID is who this sidecar is: required.
+	NodeID string
+	// Version of this build, and what it can do beyond the first version's features.
+	Version  string
+	Features []string
+	// Credentials are asked for at each connection: required.
+	Credentials func() credentials.TransportCredentials
+	// StateDir keeps the last good generations. Empty keeps none: the sidecar then cannot start without a control plane.
+	StateDir string
+	// Target runs what arrives: required.
+	Target Target
+	Log    *slog.Logger          // required
+	Reg    prometheus.Registerer // nil registers nothing
+}
+
+// XDS is the client half of delta ADS (envoy.service.discovery.v3). It holds one stream, over which it is sent the
+// resources of this sidecar and the manifest that names them; the state machine beside it (state) decides.
+type XDS struct {
+	o       XDSOptions
+	disk    *disk // nil without a StateDir
+	metrics *metrics
+	board   board
+	dial    []grpc.DialOption // of tests
+
+	// Owned by Run.
+	state *state
+	clock *time.Timer // runs while a manifest waits
+}
+
+// NewXDS makes a client; Run starts it.
+func NewXDS(o XDSOptions) (*XDS, error) {
+	if len(o.Addresses) == 0 || o.NodeID == "" || o.Credentials == nil || o.Target == nil || o.Log == nil {
+		return nil, errors.New("xds: addresses, node id, credentials, target and log are required")
+	}
+	x := &XDS{o: o, state: newState(), clock: stoppedTimer()}
+	x.board.status = Status{Source: SourceNone, Since: time.Now()}
+	x.metrics = newMetrics(o.Reg, &x.board)
+	if o.StateDir != "" {
+		x.disk = &disk{dir: o.StateDir, log: o.Log}
+	}
+	return x, nil
+}
+
+// Status is what runs now. It may be called at any time.
+func (x *XDS) Status() Status { return x.board.read() }
+
+// Run applies what is on disk, then follows the control plane until ctx ends, whose error it returns. A control plane
+// that is away changes nothing of what runs.
+func (x *XDS) Run(ctx context.Context) error {
+	x.restore()
+	address, failures := rand.IntN(len(x.o.Addresses)), 0
+	for {
+		answered, err := x.connection(ctx, x.o.Addresses[address])
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if answered {
+			failures = 0
+		}
+		wait := retryAfter(failures)
+		failures++
+		x.o.Log.Warn("no connection to the control plane", "address", x.o.Addresses[address], "error", err, "retry_in", wait.Round(time.Millisecond))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+		address = (address + 1) % len(x.o.Addresses)
+	}
+}
+
+// retryAfter is full-jitter exponential back-off: anything up to a bound that doubles with each failure in a row.
+func retryAfter(failures int) time.Duration {
+	return rand.N(min(lastRetry, firstRetry<<min(failures, 10)))
+}
+
+// restore applies the last generation on disk.
+func (x *XDS) restore() {
+	if x.disk == nil {
+		return
+	}
+	saved, entries := x.disk.load()
+	if saved == nil {
+		return
+	}
+	at := time.Unix(saved.SavedUnix, 0)
+	x.o.Log.Info("configuration restored from disk", "generation", saved.Manifest.Generation, "age", time.Since(at).Round(time.Second))
+	x.board.update(func(s *Status) { s.Source, s.Confirmed = SourceDisk, at })
+	_ = x.handle(nil, restored{manifest: saved.Manifest, entries: entries}) // only a stream can fail
+}
+
+// stream is the wire's half of delta ADS.
+type stream = grpc.BidiStreamingClient[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]
+
+// connection dials one control plane and follows it until the stream ends. It reports whether it ever answered.
+func (x *XDS) connection(ctx context.Context, address string) (answered bool, err error) {
+	conn, err := grpc.NewClient("dns:///"+address, append([]grpc.DialOption{
+		grpc.WithTransportCredentials(x.o.Credentials()),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepAliveEvery, Timeout: keepAliveWait}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse)),
+	}, x.dial...)...)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
+	if err != nil {
+		return false, err
+	}
+	return x.follow(ctx, cancel, s)
+}
+
+// follow performs a stream's conversation until it ends.
+func (x *XDS) follow(ctx context.Context, cancel context.CancelFunc, s stream) (answered bool, err error) {
+	responses, ended := make(chan *discoveryv3.DeltaDiscoveryResponse), make(chan error, 1)
+	go func() { ended <- receiveAll(ctx, s, responses) }()
+	alive := true
+	defer func() {
+		cancel()
+		if alive {
+			<-ended
+		}
+		x.lost()
+	}()
+	if err := x.handle(s, connected{}); err != nil {
+		return false, err
+	}
+	for {
+		var e event = overdue{}
+		select {
+		case <-ctx.Done():
+			return answered, ctx.Err()
+		case err := <-ended:
+			alive = false
+			return answered, err
+		case <-x.clock.C:
+		case r := <-responses:
+			if !answered {
+				answered = true
+				x.found()
+			}
+			e = x.read(r)
+		}
+		if err := x.handle(s, e); err != nil {
+			return answered, err
+		}
+	}
+}
+
+// receiveAll hands over a stream's responses until it ends, one at a time: what is not taken yet holds up the sender.
+func receiveAll(ctx context.Context, s stream, to chan<- *discoveryv3.DeltaDiscoveryResponse) error {
+	for {
+		r, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		select {
+		case to <- r:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// found notes that the control plane answers.
+func (x *XDS) found() {
+	x.o.Log.Info("connected to the control plane")
+	x.board.update(func(s *Status) { s.Connected, s.Since = true, time.Now() })
+}
+
+// lost notes that it no longer does.
+func (x *XDS) lost() {
+	_ = x.handle(nil, disconnected{}) // sends nothing
+	x.board.update(func(s *Status) {
+		if s.Connected {
+			s.Connected, s.Since = false, time.Now()
+			if s.Source == SourceControlPlane {
+				s.Confirmed = s.Since
+			}
+		}
+	})
+}
+
+// handle lets the state take an event and performs what follows. s is nil while there is no stream, and then nothing
+// asks for one.
+func (x *XDS) handle(s stream, e event) error {
+	defer x.publish()
+	queue := x.state.step(e)
+	for len(queue) > 0 {
+		var err error
+		switch a := queue[0].(type) {
+		case subscribe:
+			err = s.Send(x.subscription(a))
+		case answer:
+			err = s.Send(acknowledgement(a))
+		case apply:
+			queue = append(queue, x.state.step(applied{x.apply(a.config)})...)
+		case save:
+			x.save(a)
+		case watch:
+			x.clock.Stop()
+			if a.on {
+				x.clock.Reset(absentAfter)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		queue = queue[1:]
+	}
+	return nil
+}
+
+// apply hands a configuration to the target.
+func (x *XDS) apply(c *Config) []Refusal {
+	refusals := x.o.Target.Apply(c)
+	x.o.Log.Info("configuration applied", "generation", c.Generation, "upstreams", len(c.Upstreams),
+		"bindings", len(c.Bindings), "refused", len(refusals))
+	for _, r := range refusals {
+		x.o.Log.Error("a resource was refused", "kind", r.Kind, "name", r.Name, "reason", r.Reason)
+	}
+	return refusals
+}
+
+// save keeps on disk what runs. That it cannot is no reason not to run it.
+func (x *XDS) save(a save) {
+	if x.disk == nil {
+		return
+	}
+	a.config.SavedUnix = time.Now().Unix()
+	if err := x.disk.save(a.config); err != nil {
+		x.o.Log.Error("the configuration cannot be kept on disk", "dir", x.disk.dir, "error", err)
+	}
+}
+
+// publish shows the state to others.
+func (x *XDS) publish() {
+	x.board.update(func(s *Status) {
+		s.Generation, s.Refused = x.state.generation, refusalsOf(x.state)
+		if x.state.current {
+			s.Source = SourceControlPlane
+		}
+	})
+}
+
+// node is how this sidecar presents itself.
+func (x *XDS) node() *corev3.Node {
+	features := make([]*structpb.Value, len(x.o.Features))
+	for i, f := range x.o.Features {
+		features[i] = structpb.NewStringValue(f)
+	}
+	return &corev3.Node{
+		Id:            x.o.NodeID,
+		UserAgentName: "outrigger-sidecar",
+		Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
+			"version":  structpb.NewStringValue(cmp.Or(x.o.Version, "unknown")),
+			"features": structpb.NewListValue(&structpb.ListValue{Values: features}),
+		}},
+		UserAgentVersionType: &corev3.Node_UserAgentVersion{UserAgentVersion: cmp.Or(x.o.Version, "unknown")},
+	}
+}
+
+// stoppedTimer is a timer that does not run yet.
+func stoppedTimer() *time.Timer {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return t
+}
