@@ -9,7 +9,8 @@ import (
 // legacyDates are the revisions before 2026-07-28, whether they are served here or not.
 var legacyDates = [...]string{"2024-10-07", "2024-11-05", Version20250326, Version20250618, Version20251125}
 
-func isLegacyDate(version string) bool {
+// IsLegacyVersion reports whether version is a revision with sessions.
+func IsLegacyVersion(version string) bool {
 	for _, date := range legacyDates {
 		if version == date {
 			return true
@@ -43,7 +44,7 @@ func Classify(verb string, h http.Header, m *Message) Era {
 // saysModern reports whether a version header names anything else than a legacy revision; newer ones are not known yet.
 func saysModern(values []string) bool {
 	for _, v := range values {
-		if !isLegacyDate(strings.Trim(v, " \t")) {
+		if !IsLegacyVersion(strings.Trim(v, " \t")) {
 			return true
 		}
 	}

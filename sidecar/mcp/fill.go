@@ -67,6 +67,7 @@ func (s *scanner) fillParams(m *Message) (fault string) {
 	switch m.Method {
 	case MethodInitialize:
 		m.Version, _ = s.text(keyVersion)
+		m.VersionSpan = s.found[keyVersion]
 	case NotificationCancelled:
 		m.RequestID = s.token(keyRequestID)
 	case NotificationProgress:

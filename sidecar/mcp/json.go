@@ -13,6 +13,7 @@ type scanner struct {
 	data     []byte
 	pos      int
 	maxDepth int
+	escaped  bool // the last string read holds a backslash
 
 	found   [numKeys]Span
 	fault   string // the envelope's first, "" for none
@@ -37,15 +38,12 @@ func (s *scanner) peek() byte {
 }
 
 func (s *scanner) space() {
-	for s.pos < len(s.data) {
-		switch s.data[s.pos] {
-		case ' ', '\t', '\r', '\n':
-			s.pos++
-		default:
-			return
-		}
+	for s.pos < len(s.data) && s.data[s.pos] <= ' ' && isSpace(s.data[s.pos]) {
+		s.pos++
 	}
 }
+
+func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
 
 // value reads any value; depth is that of the object or array around it.
 func (s *scanner) value(depth int) bool {
@@ -214,6 +212,7 @@ func (s *scanner) digits() bool {
 // str reads a string whose opening quote is the next byte.
 func (s *scanner) str() bool {
 	s.pos++
+	s.escaped = false
 	for {
 		s.plain()
 		switch s.peek() {
@@ -221,6 +220,7 @@ func (s *scanner) str() bool {
 			s.pos++
 			return true
 		case '\\':
+			s.escaped = true
 			if !s.escape() {
 				return false
 			}
@@ -234,21 +234,22 @@ func (s *scanner) str() bool {
 // inside of strings.
 func (s *scanner) plain() {
 	const ones, high = 0x0101010101010101, 0x8080808080808080
-	for s.pos+8 <= len(s.data) {
-		w := binary.LittleEndian.Uint64(s.data[s.pos:])
+	data, i := s.data, s.pos
+	for ; i+8 <= len(data); i += 8 {
+		w := binary.LittleEndian.Uint64(data[i:])
 		quote, slash := w^(ones*'"'), w^(ones*'\\')
 		// The high bit of each byte that is zero or, for w itself, below 0x20. A borrow can mark bytes above the first
 		// one marked, which is the only one looked at.
 		marks := ((quote-ones)&^quote | (slash-ones)&^slash | (w-ones*0x20)&^w) & high
 		if marks != 0 {
-			s.pos += bits.TrailingZeros64(marks) / 8
+			s.pos = i + bits.TrailingZeros64(marks)/8
 			return
 		}
-		s.pos += 8
 	}
-	for c := s.peek(); c >= 0x20 && c != '"' && c != '\\'; c = s.peek() {
-		s.pos++
+	for i < len(data) && data[i] >= 0x20 && data[i] != '"' && data[i] != '\\' {
+		i++
 	}
+	s.pos = i
 }
 
 // escape reads a backslash and what it escapes.

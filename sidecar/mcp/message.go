@@ -35,12 +35,15 @@ type Message struct {
 	Error  Span   // the object
 
 	// Of params, by method.
-	Name      []byte // decoded: params.name (tools/call, prompts/get), params.uri (resources/*), params.taskId (tasks/*)
+	Name []byte // decoded: params.name (tools/call, prompts/get), params.uri
+	// (resources/* and notifications/resources/updated), params.taskId (tasks/*); nil when absent or not a string
 	NameSpan  Span   // its token, with quotes
 	Arguments Span   // params.arguments
 	Cursor    Span   // params.cursor
 	RequestID Span   // params.requestId of notifications/cancelled: a token
 	Version   []byte // params.protocolVersion of initialize, decoded
+	// VersionSpan is the token of params.protocolVersion of initialize.
+	VersionSpan Span
 	// ProgressToken is params._meta.progressToken of a request, or params.progressToken of notifications/progress.
 	ProgressToken Span
 

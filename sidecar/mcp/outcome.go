@@ -104,7 +104,7 @@ func erasOf(versions []string) (eras Eras) {
 		switch {
 		case v == Version20260728:
 			eras |= EraSet(Stateless)
-		case isLegacyDate(v):
+		case IsLegacyVersion(v):
 			eras |= EraSet(Legacy)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/textproto"
@@ -78,8 +79,8 @@ func (a *annotations) walk(schema any, path []string, reachable bool) {
 		a.add(value, object["type"], path, reachable)
 	}
 	if properties, ok := object["properties"].(map[string]any); ok {
-		for name, s := range properties {
-			a.walk(s, append(slices.Clip(path), name), reachable)
+		for _, name := range slices.Sorted(maps.Keys(properties)) {
+			a.walk(properties[name], append(slices.Clip(path), name), reachable)
 		}
 	}
 	for _, keyword := range schemaKeywords {
@@ -87,8 +88,8 @@ func (a *annotations) walk(schema any, path []string, reachable bool) {
 	}
 	for _, keyword := range mapKeywords {
 		schemas, _ := object[keyword].(map[string]any)
-		for _, s := range schemas {
-			a.walk(s, path, false)
+		for _, name := range slices.Sorted(maps.Keys(schemas)) {
+			a.walk(schemas[name], path, false)
 		}
 	}
 }

@@ -31,7 +31,7 @@ func (l Limits) maxDepth() int {
 func Scan(data []byte, l Limits) (Message, error) {
 	raw := bytes.Trim(data, " \t\r\n")
 	s := scanner{data: raw, maxDepth: l.maxDepth()}
-	isObject := s.peek() == '{'
+	object := s.peek() == '{'
 	whole := s.document()
 	switch {
 	case s.tooDeep:
@@ -40,7 +40,7 @@ func Scan(data []byte, l Limits) (Message, error) {
 		return Message{}, s.refusal(CodeParseError, fmt.Sprintf("not JSON: byte %d of the message", s.pos))
 	case !utf8.Valid(raw):
 		return Message{}, s.refusal(CodeParseError, "not UTF-8")
-	case !isObject:
+	case !object:
 		return Message{}, s.refusal(CodeInvalidRequest, "not a JSON object")
 	}
 	m := Message{Raw: raw}
@@ -56,10 +56,16 @@ func Scan(data []byte, l Limits) (Message, error) {
 // refusal makes Scan's error, with the message's id if that was read.
 func (s *scanner) refusal(code int, text string) *Error {
 	e := &Error{Code: code, Message: text, Status: http.StatusBadRequest}
-	if id := s.found[keyID].Of(s.data); isToken(id) && !s.idTwice {
-		e.ID = bytes.Clone(id)
+	if id := s.found[keyID]; isToken(id.Of(s.data)) && !s.idTwice && s.ended(id) {
+		e.ID = bytes.Clone(id.Of(s.data))
 	}
 	return e
+}
+
+// ended reports whether a member goes on as it should: of 05, which is broken, 0 was read.
+func (s *scanner) ended(value Span) bool {
+	rest := bytes.TrimLeft(s.data[value.End:], " \t\r\n")
+	return len(rest) > 0 && (rest[0] == ',' || rest[0] == '}')
 }
 
 // key is a member that Scan knows, at its place in the message.
@@ -149,9 +155,9 @@ func byteStrings(names ...string) (b [][]byte) {
 	return b
 }
 
-// find names a member of an object. The name is without quotes and may be escaped.
+// find names a member of an object. The name is without quotes and the last string that was read.
 func (s *scanner) find(set *keySet, name []byte) key {
-	if bytes.IndexByte(name, '\\') >= 0 {
+	if s.escaped {
 		name, _ = unescape(name)
 	}
 	for i, known := range set.names {

@@ -47,6 +47,7 @@ type EventReader struct {
 
 // partial is the event that is being read.
 type partial struct {
+	begun    bool   // it has a field
 	id, kind []byte // own memory, for data lines may be moved over theirs
 	hasID    bool
 	data     Span // in the event's lines
@@ -84,13 +85,14 @@ func (e *EventReader) Next() (Event, error) {
 			e.err = ErrEventTooLarge
 		case begin < end:
 			e.event.field(e.buf[e.start:], begin-e.start, end-e.start)
-			if e.event.empty() {
+			if !e.event.begun {
 				e.start = e.line // comments before an event are no part of it
 			}
-		case e.event.empty():
-			e.start = e.line
-		default:
+		case e.event.hasID, e.event.hasData, e.event.retry > 0:
 			return e.event.finish(e.buf[e.start:]), nil
+		default:
+			e.start = e.line
+			e.event.clear()
 		}
 	}
 	return Event{}, e.err
@@ -202,17 +204,13 @@ func (p *partial) clear() {
 	*p = partial{id: keepSmall(p.id), kind: keepSmall(p.kind)}
 }
 
-// empty reports whether nothing came yet that would make an event.
-func (p *partial) empty() bool {
-	return !p.hasID && !p.hasData && p.retry == 0 && len(p.kind) == 0
-}
-
 // field takes in the line text[begin:end]; text begins where the event does. Data lines are moved together in place.
 func (p *partial) field(text []byte, begin, end int) {
 	name, value := text[begin:end], text[end:end]
 	if i := bytes.IndexByte(name, ':'); i >= 0 {
 		name, value = name[:i], bytes.TrimPrefix(name[i+1:], []byte(" "))
 	}
+	p.begun = p.begun || len(name) > 0
 	switch string(name) {
 	case "data":
 		if !p.hasData {
