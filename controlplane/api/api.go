@@ -99,7 +99,7 @@ func (a *API) Handler() http.Handler {
 }
 
 // Server is an http.Server for Handler on addr, for HTTP/1.1 and HTTP/2 with or without TLS. It bounds the time of
-// headers and idle connections, not of answers, since a Watch goes on. Its Shutdown ends Watches.
+// headers and of idle or dead connections, not of answers, since a Watch goes on. Its Shutdown ends Watches.
 func (a *API) Server(addr string) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -112,6 +112,7 @@ func (a *API) Server(addr string) *http.Server {
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
+		HTTP2:             &http.HTTP2Config{SendPingTimeout: 30 * time.Second, WriteByteTimeout: 30 * time.Second},
 		ErrorLog:          slog.NewLogLogger(a.options.Log.Handler(), slog.LevelWarn),
 	}
 	s.RegisterOnShutdown(a.Stop)

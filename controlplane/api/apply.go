@@ -86,7 +86,7 @@ func (g *given) check(d *desired) error {
 		replaced[ref] = true
 	}
 	mistakes := g.mistakes
-	for _, m := range d.newMistakes(d.with(replaced, g.objects)) {
+	for _, m := range d.newMistakes(d.with(replaced, g.objects), replaced) {
 		ref, rest := cutRef(m.Path)
 		if i, ok := g.position[ref]; ok {
 			m.Path = fmt.Sprintf("resources[%d].%s", i, rest)

@@ -27,7 +27,8 @@ func (a *API) Delete(ctx context.Context, req *outriggerv1.DeleteRequest) (*outr
 		if req.Revision != 0 && req.Revision != stored.Revision {
 			return nil, connect.NewError(connect.CodeAborted, errors.New(staleText(ref, req.Revision, stored)))
 		}
-		if left := d.newMistakes(d.with(map[string]bool{ref: true}, nil)); len(left) > 0 {
+		gone := map[string]bool{ref: true}
+		if left := d.newMistakes(d.with(gone, nil), gone); len(left) > 0 {
 			return nil, inUse(ref, left)
 		}
 		return []store.Write{{Key: store.ResourceKey(req.Kind, req.Name), Delete: true}}, nil

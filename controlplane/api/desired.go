@@ -108,15 +108,19 @@ func (d *desired) with(gone map[string]bool, added []resource.Object) []resource
 	return append(all, added...)
 }
 
-// newMistakes are those of the whole that after has and the stored whole has not. What an older version let in
-// blocks nobody who does not touch it.
-func (d *desired) newMistakes(after []resource.Object) resource.Errors {
+// newMistakes are those of the whole as it would be, except where the stored whole has some already and nothing is
+// touched: what an older version let in blocks nobody else.
+func (d *desired) newMistakes(after []resource.Object, touched map[string]bool) resource.Errors {
 	mistakes := resource.ValidateSet(after)
 	if len(mistakes) == 0 {
 		return nil
 	}
-	before := resource.ValidateSet(d.objects)
-	return slices.DeleteFunc(mistakes, func(m resource.Error) bool { return slices.Contains(before, m) })
+	known := map[string]bool{}
+	for _, m := range resource.ValidateSet(d.objects) {
+		ref, _ := cutRef(m.Path)
+		known[m.Path] = !touched[ref]
+	}
+	return slices.DeleteFunc(mistakes, func(m resource.Error) bool { return known[m.Path] })
 }
 
 // cutRef splits a path such as "Binding/demo: spec.path".
