@@ -1,0 +1,58 @@
+package streamable
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+const (
+	typeJSON = "application/json"
+	typeSSE  = "text/event-stream"
+)
+
+// answer makes m's Answer of x, whose status is below 400. events makes the stream when there is one.
+func (x *exchange) answer(
+	m *mcp.Message, events func(*exchange, *mcp.Message) upstream.EventStream,
+) (*upstream.Answer, error) {
+	h := &x.head
+	switch {
+	case h.status >= 300:
+		return nil, x.refuse(fmt.Sprintf("answered %d, a redirect, which is not followed", h.status))
+	case m.Kind != mcp.Request:
+		x.discard()
+		return &upstream.Answer{Status: h.status}, nil
+	case h.is(typeSSE) && h.status == http.StatusOK:
+		return &upstream.Answer{Status: h.status, Length: -1, Events: events(x, m)}, nil
+	case h.is(typeJSON) && h.length != 0:
+		return &upstream.Answer{Status: h.status, Length: h.length, Body: x}, nil
+	case h.length == 0:
+		return nil, x.refuse(fmt.Sprintf("answered a request with %d and no body", h.status))
+	}
+	return nil, x.refuse(fmt.Sprintf("answered %d with neither JSON nor an event stream", h.status))
+}
+
+// refuse gives x up as an answer that is not MCP.
+func (x *exchange) refuse(detail string) error {
+	x.discard()
+	return x.client.fault(upstream.BadAnswer, detail, nil)
+}
+
+// response reads the one JSON-RPC response of x, from a body or out of events, and finishes x. It is for handshakes,
+// whose answers are small: whatever else the server says before it is dropped.
+func (x *exchange) response() ([]byte, error) {
+	if !x.head.is(typeSSE) || x.head.status != http.StatusOK {
+		return x.readAll(maxHandshake)
+	}
+	e := newEvents(x)
+	e.reader = mcp.NewEventReader(x, maxHandshake)
+	defer e.Close()
+	for {
+		event, err := e.Next()
+		if err != nil || e.answered.Load() {
+			return event.Data, err // the reader goes with e, so its bytes are ours
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package streamable
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// checker is the legacy session that readiness checks keep, so that a check is a ping and not one initialize more.
+type checker struct {
+	turn    chan struct{} // capacity 1: one check at a time; its holder owns session
+	session upstream.Session
+}
+
+// Check implements upstream.Server.
+func (s *Server) Check(ctx context.Context) error {
+	ctx, stop := context.WithTimeout(ctx, s.timeouts.handshake)
+	defer stop()
+	eras, err := s.Eras(ctx)
+	if err != nil {
+		return err
+	}
+	if eras.Has(mcp.Stateless) {
+		return s.checkStateless(ctx)
+	}
+	select {
+	case s.checker.turn <- struct{}{}:
+		defer func() { <-s.checker.turn }()
+		return s.checkLegacy(ctx)
+	case <-ctx.Done():
+		return s.client.unreachable(ctx, ctx.Err())
+	}
+}
+
+// checkStateless takes any answer of MCP for a sign of health, but not a server's own trouble.
+func (s *Server) checkStateless(ctx context.Context) error {
+	status, body, err := s.discover(ctx)
+	if err != nil {
+		return err
+	}
+	if m, err := mcp.Scan(body, mcp.Limits{}); err != nil || m.Kind != mcp.Response || status >= http.StatusInternalServerError {
+		return s.client.fault(upstream.BadAnswer, fmt.Sprintf("answered server/discover with %d and no response", status), err)
+	}
+	return nil
+}
+
+// checkLegacy opens the checker's session the first time, and pings on it from then on.
+func (s *Server) checkLegacy(ctx context.Context) error {
+	if s.checker.session == nil {
+		return s.openChecker(ctx)
+	}
+	answer, err := s.checker.session.Call(ctx, &upstream.Call{Message: s.own.ping})
+	if err != nil {
+		return err
+	}
+	return s.drain(answer)
+}
+
+func (s *Server) openChecker(ctx context.Context) error {
+	session, answer, err := s.Open(ctx, &upstream.Call{Message: s.own.initialize})
+	if err != nil {
+		return err
+	}
+	if session == nil {
+		_ = answer.Close() // a body in memory
+		return s.client.fault(upstream.BadAnswer, "answered initialize with an error", nil)
+	}
+	if _, err := session.Call(ctx, &upstream.Call{Message: s.own.initialized}); err != nil {
+		return err // the server forgets the session in time, and it ends with s
+	}
+	s.checker.session = session
+	return nil
+}
+
+// drain reads an answer to its response.
+func (s *Server) drain(a *upstream.Answer) error {
+	defer a.Close() // whose error says nothing about the server
+	if a.Events == nil {
+		body, err := io.ReadAll(io.LimitReader(a.Body, maxHandshake))
+		if err != nil {
+			return err
+		}
+		if m, err := mcp.Scan(body, mcp.Limits{}); err != nil || m.Kind != mcp.Response {
+			return s.client.fault(upstream.BadAnswer, "answered ping with something else than a response", err)
+		}
+		return nil
+	}
+	for {
+		event, err := a.Events.Next()
+		if err != nil {
+			return err
+		}
+		if m, err := mcp.Scan(event.Data, mcp.Limits{}); err == nil && m.Kind == mcp.Response {
+			return nil
+		}
+	}
+}

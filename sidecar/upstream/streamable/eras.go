@@ -1,0 +1,120 @@
+package streamable
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// probePause is how long a failed probe answers for, so that a server that is down is not asked by every call.
+const probePause = 200 * time.Millisecond
+
+// eraCache is what is known of a server's eras. The zero value knows nothing.
+type eraCache struct {
+	fixed mcp.Eras // by configuration; 0 to ask
+
+	mu       sync.Mutex // guards below
+	known    mcp.Eras   // 0 until a probe said
+	probe    *flight[mcp.Eras]
+	failure  error
+	failedAt time.Time
+}
+
+func fixedEras(e outriggerv1.Era) mcp.Eras {
+	switch e {
+	case outriggerv1.Era_ERA_LEGACY:
+		return mcp.EraSet(mcp.Legacy)
+	case outriggerv1.Era_ERA_STATELESS:
+		return mcp.EraSet(mcp.Stateless)
+	}
+	return 0
+}
+
+// Eras implements upstream.Server. Callers that come during a probe share it.
+func (s *Server) Eras(ctx context.Context) (mcp.Eras, error) {
+	c := &s.eras
+	if c.fixed != 0 {
+		return c.fixed, nil
+	}
+	c.mu.Lock()
+	f := c.probe
+	switch {
+	case c.known != 0:
+		defer c.mu.Unlock()
+		return c.known, nil
+	case f == nil && c.failure != nil && time.Since(c.failedAt) < probePause:
+		defer c.mu.Unlock()
+		return 0, c.failure
+	case f == nil:
+		f = newFlight[mcp.Eras]()
+		if !s.tasks.run(func() { f.land(s.probe()) }) {
+			c.mu.Unlock()
+			return 0, s.client.fault(upstream.Unreachable, "the upstream was removed", errClosed)
+		}
+		c.probe = f
+	}
+	c.mu.Unlock()
+	return f.wait(ctx, func() error { return s.client.unreachable(ctx, ctx.Err()) })
+}
+
+// forget makes the next Eras ask again, since an answer showed that the last verdict was wrong.
+func (c *eraCache) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known = 0
+}
+
+// probe is the task of Eras.
+func (s *Server) probe() (mcp.Eras, error) {
+	eras, err := s.ask()
+	c := &s.eras
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.probe, c.known, c.failure, c.failedAt = nil, eras, err, time.Now()
+	return eras, err
+}
+
+// ask sends server/discover and judges the answer (basic/versioning, "Backward Compatibility").
+func (s *Server) ask() (mcp.Eras, error) {
+	status, body, err := s.discover(s.tasks.ctx)
+	if err != nil {
+		return 0, err
+	}
+	eras, known := mcp.Verdict(status, body)
+	switch {
+	case !known:
+		return 0, s.client.fault(upstream.BadAnswer, "is not well enough to say which versions it speaks", nil)
+	case eras == 0:
+		return 0, s.client.fault(upstream.WrongEra, "speaks no protocol version that is spoken here", nil)
+	}
+	s.log.Info("asked the server which wires it speaks",
+		"stateless", eras.Has(mcp.Stateless), "legacy", eras.Has(mcp.Legacy))
+	return eras, nil
+}
+
+// discover returns the status and the response of a server/discover, whatever they are.
+func (s *Server) discover(ctx context.Context) (int, []byte, error) {
+	r := request{
+		method: http.MethodPost, body: s.own.discover.Raw, deadline: time.Now().Add(s.timeouts.handshake),
+	}
+	r.mirror(s.own.discover)
+	x, err := s.client.send(ctx, &r)
+	if err != nil {
+		return 0, nil, err
+	}
+	if x.head.status >= 400 {
+		refused, err := x.refusal()
+		if err != nil {
+			return 0, nil, err
+		}
+		return refused.status, refused.body, nil
+	}
+	status := x.head.status
+	body, err := x.response()
+	return status, body, err
+}

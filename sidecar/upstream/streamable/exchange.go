@@ -1,0 +1,235 @@
+package streamable
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// exchange is one request that was sent, and its answer's body as it arrives. It is the answer's io.ReadCloser.
+//
+// It owns its connection until it is finished: by the reader at the body's end, by Close, or by the end of ctx.
+// Reading is for one goroutine; Close may come from another.
+type exchange struct {
+	client *client
+	conn   *conn
+	ctx    context.Context
+	stop   func() bool // takes the hook off ctx; false when it has run. Nil when ctx never ends
+	// onCancel tells the server that nobody waits any more: when ctx or the time ends. May be nil.
+	onCancel func()
+	done     atomic.Bool // finished: the connection is the pool's, or closed
+
+	head     head
+	left     int64 // bytes of the body, or of the chunk being read; -1 until the connection closes
+	inChunks bool  // a chunk was read before, whose CRLF comes first
+	ended    bool  // the body was read whole
+}
+
+// begin makes c carry r: from here on r's deadline and the end of ctx end every wait.
+func (cl *client) begin(ctx context.Context, c *conn, r *request) *exchange {
+	x := &exchange{client: cl, conn: c, ctx: ctx}
+	_ = c.net.SetDeadline(r.deadline) // fails on a closed connection only, and then the write says so
+	if ctx.Done() == nil {
+		return x
+	}
+	if r.onCancel == nil {
+		x.stop = context.AfterFunc(ctx, c.abort)
+		return x
+	}
+	x.onCancel = r.onCancel
+	x.stop = context.AfterFunc(ctx, func() {
+		_ = c.net.SetDeadline(time.Unix(1, 0)) // wakes the reader; the connection stays until the server was told
+		if !cl.tasks.run(func() { x.onCancel(); c.close() }) {
+			c.close()
+		}
+	})
+	return x
+}
+
+// unlimited takes the deadline off an answer that may last.
+func (x *exchange) unlimited() { _ = x.conn.net.SetDeadline(time.Time{}) }
+
+// finish gives the connection back, or up. Only the first call does anything.
+func (x *exchange) finish(reusable bool) {
+	if !x.done.CompareAndSwap(false, true) {
+		return
+	}
+	if x.stop != nil && !x.stop() {
+		return // ctx has ended, and what follows from that closes the connection
+	}
+	if reusable && x.head.keep && x.conn.r == x.conn.w {
+		x.client.pool.put(x.conn, x.head.idle)
+		return
+	}
+	x.conn.close()
+}
+
+// Close gives up what is left of the body.
+func (x *exchange) Close() error {
+	x.finish(x.ended)
+	return nil
+}
+
+// discard finishes x without waiting for a body that nobody reads.
+func (x *exchange) discard() {
+	left := int64(x.conn.w - x.conn.r)
+	if !x.head.chunked && x.left >= 0 && x.left <= left {
+		x.conn.r += int(x.left)
+		x.ended = true
+	}
+	x.finish(x.ended)
+}
+
+// Read reads the body. The connection goes back to the pool with the last byte. Errors are *upstream.Error.
+func (x *exchange) Read(p []byte) (int, error) {
+	if x.ended {
+		return 0, io.EOF
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	n, err := x.readBody(p)
+	switch {
+	case err == io.EOF:
+		x.ended = true
+		x.finish(true)
+	case err != nil:
+		x.finish(false)
+		err = x.failure(err, true)
+	}
+	return n, err
+}
+
+// readBody returns io.EOF only at the body's proper end, which it reports together with the last bytes when it can.
+func (x *exchange) readBody(p []byte) (int, error) {
+	if x.head.chunked && x.left <= 0 {
+		if last, err := x.nextChunk(); err != nil {
+			return 0, err
+		} else if last {
+			return 0, io.EOF
+		}
+	}
+	switch {
+	case x.left == 0:
+		return 0, io.EOF
+	case x.left > 0 && int64(len(p)) > x.left:
+		p = p[:x.left]
+	}
+	n, err := x.conn.read(p)
+	if x.left < 0 {
+		return n, err // whose io.EOF is the end here
+	}
+	x.left -= int64(n)
+	switch {
+	case x.left == 0 && !x.head.chunked:
+		return n, io.EOF
+	case n > 0:
+		return n, nil // an error that came with bytes comes again
+	}
+	return n, unexpected(err)
+}
+
+// nextChunk reads up to the next chunk's data, or up to the end of the body (RFC 9112, section 7.1).
+func (x *exchange) nextChunk() (last bool, err error) {
+	c := x.conn
+	if x.inChunks {
+		if b, err := c.line(); err != nil {
+			return false, unexpected(err)
+		} else if len(b) > 0 {
+			return false, malformed("a chunk longer than it said")
+		}
+	}
+	size, err := c.line()
+	if err != nil {
+		return false, unexpected(err)
+	}
+	x.inChunks = true
+	if x.left, err = parseChunkSize(size); err != nil || x.left > 0 {
+		return false, err
+	}
+	for range maxFields {
+		if b, err := c.line(); err != nil {
+			return false, unexpected(err)
+		} else if len(b) == 0 {
+			return true, nil
+		}
+	}
+	return false, malformed("more trailers than the sidecar takes")
+}
+
+// parseChunkSize reads hexadecimal digits; an extension after them means nothing here.
+func parseChunkSize(line []byte) (int64, error) {
+	end := 0
+	for end < len(line) && isHex(line[end]) {
+		end++
+	}
+	rest := line[end:]
+	for len(rest) > 0 && (rest[0] == ' ' || rest[0] == '\t') {
+		rest = rest[1:]
+	}
+	if end == 0 || end > 15 || len(rest) > 0 && rest[0] != ';' {
+		return 0, malformed("a chunk's size that is not a number")
+	}
+	return strconv.ParseInt(string(line[:end]), 16, 64)
+}
+
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
+
+func unexpected(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// failure says what an error on the wire means for the call. sent is whether the server may have seen any of it.
+func (x *exchange) failure(err error, sent bool) error {
+	var bad malformed
+	kind, detail := upstream.Lost, "the connection broke before the answer was whole"
+	switch {
+	case x.ctx.Err() != nil:
+		kind, detail, err = cancelled(x.ctx)
+	case errors.As(err, &bad):
+		kind, detail = upstream.BadAnswer, "answered with "+string(bad)
+		if !sent {
+			kind, detail = upstream.Unreachable, "the request cannot be sent on: "+string(bad)
+		}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		kind, detail = upstream.TimedOut, "no whole answer within the time configured"
+		if x.onCancel != nil {
+			x.client.tasks.run(x.onCancel)
+		}
+	case !sent:
+		kind, detail = upstream.Unreachable, "the connection broke before anything was sent"
+	}
+	return x.client.fault(kind, detail, err)
+}
+
+// unreachable says why there is no connection.
+func (cl *client) unreachable(ctx context.Context, err error) error {
+	kind, detail := upstream.Unreachable, "no connection to the server"
+	if ctx.Err() != nil {
+		kind, detail, err = cancelled(ctx)
+	}
+	return cl.fault(kind, detail, err)
+}
+
+// cancelled is the failure of a call whose own context ended.
+func cancelled(ctx context.Context) (upstream.Kind, string, error) {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return upstream.TimedOut, "no whole answer before the call's deadline", ctx.Err()
+	}
+	return upstream.Lost, "the call was cancelled", ctx.Err()
+}
+
+func (cl *client) fault(kind upstream.Kind, detail string, cause error) *upstream.Error {
+	return &upstream.Error{Kind: kind, Upstream: cl.upstream, Detail: detail, Cause: cause}
+}

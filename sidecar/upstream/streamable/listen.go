@@ -1,0 +1,236 @@
+package streamable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+const (
+	backoffLeast = 500 * time.Millisecond
+	backoffMost  = 30 * time.Second
+)
+
+// listen is the stream of messages that belong to no call: a GET that is made again, with pauses, whenever it ends.
+//
+// Next is for one goroutine, Close for any.
+type listen struct {
+	session *session
+	ctx     context.Context // ends with Listen's, or with Close
+	stop    context.CancelFunc
+	wake    chan struct{} // capacity 1: that the session changed, not how often
+
+	// Owned by Listen, then by Next.
+	in       *incarnation // whose stream it is now
+	reader   *mcp.EventReader
+	lastID   string
+	retry    time.Duration
+	failures int // in a row
+
+	mu     sync.Mutex // guards below
+	x      *exchange
+	closed bool
+}
+
+// Listen implements upstream.Session.
+func (s *session) Listen(ctx context.Context) (upstream.EventStream, error) {
+	l := &listen{session: s, wake: make(chan struct{}, 1), reader: mcp.NewEventReader(nil, maxEvent)}
+	l.ctx, l.stop = context.WithCancel(ctx)
+	s.track(l)
+	if err := l.connect(); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (s *session) track(l *listen) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listens == nil {
+		s.listens = make(map[*listen]struct{})
+	}
+	s.listens[l] = struct{}{}
+}
+
+func (s *session) untrack(l *listen) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.listens, l)
+}
+
+// connect opens the stream, and the session before it when the server has forgotten that.
+func (l *listen) connect() error {
+	in, err := l.session.now()
+	if err != nil {
+		return err
+	}
+	x, err := l.get(in)
+	if err == nil && x.head.status == http.StatusNotFound && in.id != "" {
+		x.discard()
+		if in, err = l.session.reopen(l.ctx, in); err != nil {
+			return err
+		}
+		x, err = l.get(in)
+	}
+	if err != nil {
+		return err
+	}
+	switch status := x.head.status; {
+	case status == http.StatusOK && x.head.is(typeSSE):
+		x.unlimited()
+		l.goOn(x)
+		return nil
+	case status == http.StatusMethodNotAllowed, status == http.StatusNotFound:
+		x.discard()
+		return upstream.ErrNoStream
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		_, err := x.refusal()
+		return err
+	default:
+		return x.refuse(fmt.Sprintf("answered %d when asked for its stream", status))
+	}
+}
+
+// get asks for the stream.
+func (l *listen) get(in *incarnation) (*exchange, error) {
+	if in != l.in {
+		l.in, l.lastID = in, "" // ids are the old session's
+	}
+	return l.session.server.client.send(l.ctx, &request{
+		method: http.MethodGet, version: in.version, session: in.id, lastEventID: l.lastID,
+		deadline: time.Now().Add(l.session.server.timeouts.call), // for the head
+	})
+}
+
+func (l *listen) goOn(x *exchange) {
+	l.reader.Reset(x)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.x = x
+	if l.closed {
+		x.finish(false)
+	}
+}
+
+// interrupt makes a Next that waits look at the session again.
+func (l *listen) interrupt() {
+	select {
+	case l.wake <- struct{}{}:
+	default: // it will already
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.x != nil {
+		l.x.finish(false)
+	}
+}
+
+// Next implements upstream.EventStream.
+func (l *listen) Next() (mcp.Event, error) {
+	for {
+		event, err := l.reader.Next()
+		if err != nil {
+			if err = l.reconnect(err); err != nil {
+				return mcp.Event{}, err
+			}
+			continue
+		}
+		l.note(&event)
+		if !isMessage(&event) {
+			continue
+		}
+		if _, err := mcp.Scan(event.Data, mcp.Limits{}); err != nil {
+			l.session.server.log.Warn("dropped an event that is not a JSON-RPC message", "err", err)
+			continue
+		}
+		return event, nil
+	}
+}
+
+func (l *listen) note(event *mcp.Event) {
+	if event.HasID {
+		l.lastID = string(event.ID)
+	}
+	if event.Retry > 0 {
+		l.retry = min(event.Retry, backoffMost)
+	}
+	l.failures = 0
+}
+
+// reconnect opens the stream again, until that succeeds or there is a reason to stop.
+func (l *listen) reconnect(err error) error {
+	l.x.finish(false)
+	if errors.Is(err, mcp.ErrEventTooLarge) {
+		return l.x.refuseEvent(err) // it would only come again
+	}
+	for {
+		in, err := l.session.now()
+		if err != nil {
+			return io.EOF
+		}
+		if in == l.in {
+			l.pause()
+		}
+		if l.ctx.Err() != nil {
+			return l.ended()
+		}
+		switch err = l.connect(); {
+		case err == nil:
+			return nil
+		case errors.Is(err, upstream.ErrNoStream):
+			return io.EOF
+		case isFinal(err):
+			return err
+		}
+	}
+}
+
+// isFinal reports whether trying again would be in vain.
+func isFinal(err error) bool {
+	var failed *upstream.Error
+	return errors.As(err, &failed) && (failed.Kind == upstream.SessionGone || failed.Kind == upstream.Unauthorized)
+}
+
+// ended is io.EOF when the stream was closed or the session was, and otherwise why the context ended.
+func (l *listen) ended() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return io.EOF
+	}
+	return l.session.server.client.unreachable(l.ctx, l.ctx.Err())
+}
+
+// pause waits before another attempt, or until the session or the stream changes. The time grows with the failures and
+// is spread, so that many sidecars do not come back at once.
+func (l *listen) pause() {
+	ceiling := min(backoffMost, 2*backoffLeast<<min(l.failures, 10))
+	l.failures++
+	t := time.NewTimer(max(l.retry, backoffLeast+rand.N(ceiling-backoffLeast)))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-l.ctx.Done():
+	case <-l.wake:
+	}
+}
+
+// Close implements upstream.EventStream.
+func (l *listen) Close() error {
+	l.session.untrack(l)
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.stop()
+	l.interrupt()
+	return nil
+}

@@ -1,0 +1,184 @@
+package streamable
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// idleLimit is how long an unused connection is kept when the server does not say less. It only saves descriptors:
+// a connection that the server closed is noticed when it is about to be used.
+const idleLimit = 30 * time.Second
+
+var errClosed = errors.New("the upstream is closed")
+
+// pool holds connections to one server: the one used last is used first, so that few stay warm and the rest run out.
+// It starts no goroutine. address sets it up.
+type pool struct {
+	network, target string
+	tls             *tls.Config   // nil for plain HTTP
+	timeout         time.Duration // to reach the server, TLS handshake included
+	maxIdle         int
+
+	mu     sync.Mutex         // guards below
+	open   map[*conn]struct{} // every connection, idle or not
+	idle   []*conn            // the one used last is last
+	reaper *time.Timer        // runs while there are idle connections
+	closed bool
+}
+
+// get gives a connection to the caller, and reports whether it was used before.
+func (p *pool) get(ctx context.Context, now time.Time) (c *conn, used bool, err error) {
+	for c = p.take(); c != nil; c = p.take() {
+		if now.Sub(c.idleAt) < c.idleFor && c.alive() {
+			return c, true, nil
+		}
+		c.close()
+	}
+	c, err = p.dial(ctx)
+	return c, false, err
+}
+
+// take removes the connection used last from the idle ones; nil when there is none.
+func (p *pool) take() *conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.idle) - 1
+	if n < 0 {
+		return nil
+	}
+	c := p.idle[n]
+	p.idle[n] = nil
+	p.idle = p.idle[:n]
+	return c
+}
+
+// put takes back a connection whose answer was read whole. serverLimit is the server's Keep-Alive timeout, or zero.
+func (p *pool) put(c *conn, serverLimit time.Duration) {
+	c.trim()
+	c.idleAt, c.idleFor = time.Now(), idleFor(serverLimit)
+	if !p.keep(c) {
+		c.close()
+	}
+}
+
+// keep reports whether c is idle now; when there are enough idle ones already, it is not.
+func (p *pool) keep(c *conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || len(p.idle) >= p.maxIdle {
+		return false
+	}
+	p.idle = append(p.idle, c)
+	if p.reaper == nil {
+		p.reaper = time.AfterFunc(c.idleFor, p.reap)
+	}
+	return true
+}
+
+// idleFor leaves the server's own limit a margin, so that it is not the server that closes first.
+func idleFor(serverLimit time.Duration) time.Duration {
+	switch {
+	case serverLimit == 0:
+		return idleLimit
+	case serverLimit <= 2*time.Second:
+		return serverLimit / 2
+	default:
+		return min(serverLimit-time.Second, idleLimit)
+	}
+}
+
+// reap closes the connections that lay idle too long and sets the timer for those that remain.
+func (p *pool) reap() {
+	now := time.Now()
+	var old []*conn
+	next := idleLimit
+	p.mu.Lock()
+	kept := p.idle[:0]
+	for _, c := range p.idle {
+		if left := c.idleFor - now.Sub(c.idleAt); left > 0 {
+			kept = append(kept, c)
+			next = min(next, left)
+		} else {
+			old = append(old, c)
+		}
+	}
+	clear(p.idle[len(kept):])
+	p.idle = kept
+	if len(kept) == 0 || p.closed {
+		p.reaper = nil
+	} else {
+		p.reaper = time.AfterFunc(next, p.reap)
+	}
+	p.mu.Unlock()
+	for _, c := range old {
+		c.close()
+	}
+}
+
+// dial opens a connection. Nothing was sent to the server when it fails, but for a TLS handshake.
+func (p *pool) dial(ctx context.Context) (*conn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, p.timeout, fmt.Errorf("no connection within %v", p.timeout))
+	defer cancel()
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, p.network, p.target)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := nc.(syscall.Conn).SyscallConn()
+	if err != nil {
+		_ = nc.Close() // the first error is the one to tell
+		return nil, err
+	}
+	if p.tls != nil {
+		over := tls.Client(nc, p.tls)
+		if err := over.HandshakeContext(ctx); err != nil {
+			_ = nc.Close() // as above
+			return nil, fmt.Errorf("TLS handshake: %w", err)
+		}
+		nc = over
+	}
+	return p.register(newConn(p, nc, raw))
+}
+
+// register makes a new connection known, so that close finds it.
+func (p *pool) register(c *conn) (*conn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		_ = c.net.Close() // the pool's end is what to tell
+		return nil, errClosed
+	}
+	if p.open == nil {
+		p.open = make(map[*conn]struct{})
+	}
+	p.open[c] = struct{}{}
+	return c, nil
+}
+
+// forget undoes register.
+func (p *pool) forget(c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.open, c)
+}
+
+// close ends every connection, those in use too, and every later get.
+func (p *pool) close() {
+	p.mu.Lock()
+	p.closed = true
+	open := p.open
+	p.open, p.idle = nil, nil
+	if p.reaper != nil {
+		p.reaper.Stop()
+	}
+	p.mu.Unlock()
+	for c := range open {
+		_ = c.net.Close() // nothing could be done about it
+	}
+}

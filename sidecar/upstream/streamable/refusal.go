@@ -1,0 +1,102 @@
+package streamable
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+const (
+	maxRefusal   = 1 << 20 // bytes of an error's body
+	maxHandshake = 4 << 20 // bytes of the answer to initialize or server/discover
+)
+
+// refusal is an answer with a status of 400 or more, read whole. Such answers are rare and small, and what they mean
+// depends on their body: an error of MCP has any of these statuses, and so has a server that is no MCP server at all.
+type refusal struct {
+	client *client
+	status int
+	body   []byte
+	rpc    bool // the body is a JSON-RPC response
+	code   int  // its error's; 0 when there is none
+}
+
+// refusal reads the rest of x.
+func (x *exchange) refusal() (*refusal, error) {
+	if x.head.status == http.StatusUnauthorized || x.head.status == http.StatusForbidden {
+		x.discard()
+		return nil, x.client.fault(upstream.Unauthorized,
+			fmt.Sprintf("refused the sidecar's credential (%d)", x.head.status), nil)
+	}
+	body, err := x.readAll(maxRefusal)
+	if err != nil {
+		return nil, err
+	}
+	r := &refusal{client: x.client, status: x.head.status, body: body}
+	if m, err := mcp.Scan(body, mcp.Limits{}); err == nil && m.Kind == mcp.Response {
+		r.rpc, r.body, r.code = true, m.Raw, errorCode(&m)
+	}
+	return r, nil
+}
+
+// answer relays what is MCP.
+func (r *refusal) answer() (*upstream.Answer, error) {
+	if !r.rpc {
+		return nil, r.client.fault(upstream.BadAnswer, fmt.Sprintf("answered %d without a JSON-RPC error", r.status), nil)
+	}
+	return whole(r.status, r.body), nil
+}
+
+// deniesStateless reports whether a stateless call was refused by a server that cannot have meant it: by something
+// other than MCP, as servers do that want a session first, or with a list of versions that are all older.
+func (r *refusal) deniesStateless() bool {
+	if !r.rpc {
+		return r.status == http.StatusBadRequest || r.status == http.StatusNotFound ||
+			r.status == http.StatusMethodNotAllowed
+	}
+	if r.code != mcp.CodeUnsupportedVersion {
+		return false
+	}
+	eras, known := mcp.Verdict(r.status, r.body)
+	return known && !eras.Has(mcp.Stateless)
+}
+
+// deniesLegacy is the same for initialize.
+func (r *refusal) deniesLegacy() bool {
+	if !r.rpc {
+		return r.status == http.StatusNotFound || r.status == http.StatusMethodNotAllowed
+	}
+	return r.code == mcp.CodeUnsupportedVersion || r.code == mcp.CodeMethodNotFound
+}
+
+// errorCode is the code of a response's error; 0 when it has none that can be read.
+func errorCode(m *mcp.Message) int {
+	var e struct {
+		Code int `json:"code"`
+	}
+	if json.Unmarshal(m.Error.Of(m.Raw), &e) != nil {
+		return 0
+	}
+	return e.Code
+}
+
+// whole is an Answer that is already here.
+func whole(status int, body []byte) *upstream.Answer {
+	return &upstream.Answer{Status: status, Length: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body))}
+}
+
+// readAll reads the rest of the body, at most limit bytes of it, and finishes x. Errors are *upstream.Error.
+func (x *exchange) readAll(limit int64) ([]byte, error) {
+	defer x.finish(false) // does nothing when the end was reached
+	body, err := io.ReadAll(io.LimitReader(x, limit+1))
+	if err == nil && int64(len(body)) > limit {
+		err = x.client.fault(upstream.BadAnswer, "answered with more than the sidecar takes", errors.New("body over the limit"))
+	}
+	return body, err
+}

@@ -1,0 +1,190 @@
+package streamable
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+)
+
+const (
+	copiedBody = 64 << 10  // bytes; a body up to here goes out in the head's buffer, a longer one beside it
+	keptBuffer = 128 << 10 // bytes; a larger write buffer is not kept
+)
+
+// request is one HTTP request. What is the same for all of a server's requests is in client.
+type request struct {
+	method      string      // POST, GET or DELETE
+	body        []byte      // for POST
+	relay       http.Header // the client's, of which some travel on; may be nil
+	traceOnly   bool        // of relay, only the trace context does: the other headers are of the other wire
+	version     string      // MCP-Protocol-Version; empty for none
+	session     string      // Mcp-Session-Id; empty for none
+	lastEventID string      // empty for none
+	mcpMethod   string      // Mcp-Method, when there is none to relay
+	mcpName     string      // Mcp-Name, likewise; encoded
+
+	deadline time.Time // of the whole exchange
+	onCancel func()    // what the end of the context does; nil closes the connection
+}
+
+// fixedHead is what all requests of one method begin with.
+func fixedHead(method, target, host string, o Options) string {
+	var b strings.Builder
+	b.WriteString(method + " " + target + " HTTP/1.1\r\nHost: " + host + "\r\nUser-Agent: " + o.UserAgent + "\r\n")
+	switch method {
+	case http.MethodPost:
+		b.WriteString("Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n")
+	case http.MethodGet:
+		b.WriteString("Accept: text/event-stream\r\nCache-Control: no-store\r\n")
+	}
+	b.WriteString("Accept-Encoding: identity\r\n")
+	if o.Credential.Header != "" {
+		b.WriteString(o.Credential.Header + ": " + o.Credential.Value + "\r\n")
+	}
+	return b.String()
+}
+
+// appendHead writes the request's head. It fails on a value that could not stand in a header.
+func (r *request) appendHead(b []byte, fixed string) ([]byte, error) {
+	b = append(b, fixed...)
+	var err error
+	field := func(name, value string) {
+		if err == nil {
+			b, err = appendField(b, name, value)
+		}
+	}
+	for name, values := range r.relay {
+		if !isTrace(name) && (r.traceOnly || !isMirror(name)) {
+			continue
+		}
+		for _, v := range values {
+			field(name, v)
+		}
+	}
+	for _, own := range [...]struct{ name, value string }{
+		{mcp.HeaderVersion, r.version}, {mcp.HeaderSessionID, r.session}, {mcp.HeaderLastEventID, r.lastEventID},
+		{mcp.HeaderMethod, r.mcpMethod}, {mcp.HeaderName, r.mcpName},
+	} {
+		if own.value != "" {
+			field(own.name, own.value)
+		}
+	}
+	if r.method == http.MethodPost {
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, int64(len(r.body)), 10)
+		b = append(b, "\r\n"...)
+	}
+	return append(b, "\r\n"...), err
+}
+
+// mirror sets the headers that a stateless request needs when no client's are there to relay.
+func (r *request) mirror(m *mcp.Message) {
+	r.version, r.mcpMethod = string(m.MetaVersion), m.Method
+	if m.Name != nil {
+		r.mcpName = mcp.EncodeHeaderValue(string(m.Name))
+	}
+}
+
+// isMirror reports whether a client's header repeats the body for the server, in a way that is known or not. These
+// travel on, and trace context. Nothing else does, so neither a credential nor another session's id can.
+func isMirror(name string) bool {
+	return name == mcp.HeaderVersion || name == mcp.HeaderMethod || name == mcp.HeaderName ||
+		strings.HasPrefix(name, mcp.HeaderParamPrefix)
+}
+
+func isTrace(name string) bool {
+	return name == "Traceparent" || name == "Tracestate" || name == "Baggage"
+}
+
+func appendField(b []byte, name, value string) ([]byte, error) {
+	if !isToken(name) {
+		return b, malformed("a header's name is not a token")
+	}
+	for i := range len(value) {
+		if c := value[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return b, malformed("a control character in a header")
+		}
+	}
+	b = append(b, name...)
+	b = append(b, ": "...)
+	b = append(b, value...)
+	return append(b, "\r\n"...), nil
+}
+
+// writeBuffers are owned by client.write while it writes, and hold no more than keptBuffer bytes when put back.
+var writeBuffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// write sends the request with one system call. n is how many bytes of it may have gone out.
+func (cl *client) write(c *conn, r *request) (n int64, err error) {
+	buf := writeBuffers.Get().(*[]byte)
+	defer func() {
+		if cap(*buf) <= keptBuffer {
+			writeBuffers.Put(buf)
+		}
+	}()
+	b, err := r.appendHead((*buf)[:0], cl.fixed(r.method))
+	*buf = b
+	if err != nil {
+		return 0, err
+	}
+	if len(r.body) > copiedBody {
+		return (&net.Buffers{b, r.body}).WriteTo(c.net)
+	}
+	*buf = append(b, r.body...)
+	m, err := c.net.Write(*buf)
+	return int64(m), err
+}
+
+// client sends requests to one server.
+type client struct {
+	upstream       string // the resource's name
+	tasks          *tasks
+	pool           pool
+	post, get, del string // fixed heads
+}
+
+func (cl *client) fixed(method string) string {
+	switch method {
+	case http.MethodGet:
+		return cl.get
+	case http.MethodDelete:
+		return cl.del
+	}
+	return cl.post
+}
+
+// send sends r and waits for the answer's head. The caller finishes the exchange.
+//
+// A request is written again only when the connection had lain idle and took not one byte of it: then the server
+// cannot have seen it.
+func (cl *client) send(ctx context.Context, r *request) (*exchange, error) {
+	for {
+		if ctx.Err() != nil {
+			return nil, cl.unreachable(ctx, ctx.Err())
+		}
+		c, used, err := cl.pool.get(ctx, time.Now())
+		if err != nil {
+			return nil, cl.unreachable(ctx, err)
+		}
+		x := cl.begin(ctx, c, r)
+		if n, err := cl.write(c, r); err != nil {
+			x.finish(false)
+			if n == 0 && used && ctx.Err() == nil {
+				continue
+			}
+			return nil, x.failure(err, n > 0)
+		}
+		if x.head, err = c.head(); err != nil {
+			x.finish(false)
+			return nil, x.failure(err, true)
+		}
+		x.left = x.head.length
+		return x, nil
+	}
+}

@@ -1,0 +1,222 @@
+// Package streamable reaches an MCP server over Streamable HTTP, on either wire (MCP 2026-07-28 and 2025-11-25,
+// basic/transports).
+//
+// A Server asks which eras its peer speaks, sends stateless calls one by one, and opens legacy sessions. Beneath it is a
+// small HTTP/1.1 client (pool, conn, request, response, exchange) that costs little: no goroutine for a connection, one
+// write for a call, an answer's head parsed in place, and bodies streamed straight from the socket. It takes less of
+// HTTP than net/http does and reads nothing differently.
+//
+// A request is never sent twice once the server may have seen a byte of it, except after a 404 that says that a session
+// is gone. A session that broke off in the middle of an event stream is resumed by event id; a broken connection is not a
+// dead session.
+//
+// A Server is safe for concurrent use. Its goroutines are bounded tasks (probes, re-openings, cancellations) that Close
+// waits for. Not here: what a client sees of a failure, or which client may call (package proxy).
+package streamable
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// Options are what a Server needs beside its resource.
+type Options struct {
+	Log        *slog.Logger // default: nothing is logged
+	Credential Credential   // default: none
+	UserAgent  string       // default "outrigger"
+	ClientInfo ClientInfo   // how the sidecar's own probes and checks introduce themselves; default: name "outrigger"
+}
+
+// Credential is a request header with its value, resolved. It is sent with every request and appears in no log.
+type Credential struct{ Header, Value string }
+
+// ClientInfo is MCP's Implementation.
+type ClientInfo struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+}
+
+// timeouts of upstream.proto.
+type timeouts struct{ connect, handshake, call time.Duration }
+
+// Server is one MCP server behind Streamable HTTP. It is an upstream.Server.
+type Server struct {
+	// Set by New, never changed.
+	client   client
+	log      *slog.Logger
+	timeouts timeouts
+	own      ownMessages
+	tasks    *tasks
+
+	eras    eraCache
+	checker checker
+
+	mu       sync.Mutex // guards below
+	sessions map[*session]struct{}
+	closed   bool
+}
+
+var _ upstream.Server = (*Server)(nil)
+
+// New makes the Server for a resource with the http transport. It connects to nothing. Errors say what in the resource
+// or the options cannot be used: a URL, a file of authorities, a credential that cannot stand in a header.
+func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
+	h := spec.GetHttp()
+	if h == nil {
+		return nil, errors.New("http: required")
+	}
+	to, err := url.Parse(h.GetUrl())
+	if err != nil || to.Host == "" || to.Scheme != "http" && to.Scheme != "https" {
+		return nil, fmt.Errorf("http.url: %q is not an absolute http or https URL", h.GetUrl())
+	}
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	t := spec.GetTimeouts()
+	s := &Server{
+		log: o.Log.With("upstream", name),
+		timeouts: timeouts{
+			connect:   orDefault(t.GetConnect(), 5*time.Second),
+			handshake: orDefault(t.GetHandshake(), 10*time.Second),
+			call:      orDefault(t.GetCall(), 15*time.Minute),
+		},
+		own:      newOwnMessages(o.ClientInfo),
+		tasks:    newTasks(),
+		sessions: make(map[*session]struct{}),
+	}
+	s.eras.fixed = fixedEras(spec.GetEra())
+	s.checker.turn = make(chan struct{}, 1)
+	s.client.upstream, s.client.tasks = name, s.tasks
+	for method, head := range map[string]*string{
+		http.MethodPost: &s.client.post, http.MethodGet: &s.client.get, http.MethodDelete: &s.client.del,
+	} {
+		*head = fixedHead(method, to.RequestURI(), to.Host, o)
+	}
+	return s, s.client.pool.address(to, h, s.timeouts.connect)
+}
+
+// complete fills in defaults and refuses what could not stand in a header.
+func (o *Options) complete() error {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.UserAgent == "" {
+		o.UserAgent = "outrigger"
+	}
+	if o.ClientInfo.Name == "" {
+		o.ClientInfo = ClientInfo{Name: "outrigger", Version: "0"}
+	}
+	if _, err := appendField(nil, "User-Agent", o.UserAgent); err != nil {
+		return fmt.Errorf("user agent: %w", err)
+	}
+	if o.Credential.Header == "" {
+		return nil
+	}
+	if _, err := appendField(nil, o.Credential.Header, o.Credential.Value); err != nil {
+		return fmt.Errorf("credential: %w", err) // never the value
+	}
+	return nil
+}
+
+func orDefault(d *durationpb.Duration, otherwise time.Duration) time.Duration {
+	if v := d.AsDuration(); v > 0 {
+		return v
+	}
+	return otherwise
+}
+
+// address settles where and how the pool dials.
+func (p *pool) address(to *url.URL, h *outriggerv1.HTTPTransport, timeout time.Duration) error {
+	const defaultMaxIdle = 128
+	p.timeout, p.maxIdle = timeout, defaultMaxIdle
+	if n := h.GetMaxIdleConnections(); n > 0 {
+		p.maxIdle = int(n)
+	}
+	port := to.Port()
+	if port == "" {
+		port = to.Scheme // a service name that net knows: http or https
+	}
+	p.network, p.target = "tcp", net.JoinHostPort(to.Hostname(), port)
+	if path := h.GetUnixSocket(); path != "" {
+		p.network, p.target = "unix", path
+	}
+	if to.Scheme != "https" {
+		return nil
+	}
+	p.tls = &tls.Config{ServerName: to.Hostname(), NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12}
+	if h.GetCaFile() == "" {
+		return nil
+	}
+	pem, err := os.ReadFile(h.GetCaFile())
+	if err != nil {
+		return fmt.Errorf("http.ca_file: %w", err)
+	}
+	p.tls.RootCAs = x509.NewCertPool()
+	if !p.tls.RootCAs.AppendCertsFromPEM(pem) {
+		return fmt.Errorf("http.ca_file: no certificate in %q", h.GetCaFile())
+	}
+	return nil
+}
+
+// Call sends one stateless request or notification.
+func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
+	r := request{
+		method: http.MethodPost, body: c.Message.Raw, relay: c.Header, deadline: time.Now().Add(s.timeouts.call),
+	}
+	if c.Header == nil {
+		r.mirror(c.Message)
+	}
+	x, err := s.client.send(ctx, &r)
+	if err != nil {
+		return nil, err
+	}
+	if x.head.status >= 400 {
+		refused, err := x.refusal()
+		if err != nil {
+			return nil, err
+		}
+		if refused.deniesStateless() {
+			s.eras.forget()
+		}
+		return refused.answer()
+	}
+	return x.answer(c.Message, s.callEvents)
+}
+
+// callEvents are a stateless call's events. A subscription lives as long as both sides like.
+func (s *Server) callEvents(x *exchange, m *mcp.Message) upstream.EventStream {
+	if m.Method == mcp.MethodListen {
+		x.unlimited()
+	}
+	return newEvents(x)
+}
+
+// Close ends the sessions, then every connection, and waits for what runs in the background. The bound is ctx.
+func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	open := s.sessions
+	s.sessions = nil
+	s.mu.Unlock()
+	err := endAll(ctx, open)
+	s.tasks.stop()
+	s.client.pool.close()
+	s.tasks.wait()
+	return err
+}

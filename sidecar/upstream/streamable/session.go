@@ -1,0 +1,381 @@
+package streamable
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+const (
+	cancelTime      = 2 * time.Second // for a notifications/cancelled to be taken
+	maxSessionID    = 1 << 10         // bytes
+	closingTogether = 16              // sessions ended at once when a Server closes
+)
+
+// session is one client's legacy session. What the server calls it may change (incarnation); the client does not see that.
+type session struct {
+	// Set by Open, never changed.
+	server     *Server
+	initialize []byte // the client's own, for opening the session again
+
+	mu          sync.Mutex // guards below; taken before a listen's
+	current     *incarnation
+	initialized []byte // the client's notifications/initialized; nil until the server took it
+	reopening   *flight[*incarnation]
+	listens     map[*listen]struct{} // open streams, which end with an incarnation
+	closed      bool
+}
+
+// incarnation is a session as the server knows it. It is never changed.
+type incarnation struct {
+	id      string // Mcp-Session-Id; empty when the server keeps no sessions
+	version string // negotiated, for MCP-Protocol-Version
+}
+
+// Open implements upstream.Server.
+func (s *Server) Open(ctx context.Context, c *upstream.Call) (upstream.Session, *upstream.Answer, error) {
+	in, answer, err := s.handshake(ctx, c.Message.Raw, c.Header)
+	if err != nil || in == nil {
+		return nil, answer, err
+	}
+	ses := &session{server: s, initialize: slices.Clone(c.Message.Raw), current: in}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, nil, s.client.fault(upstream.Lost, "the upstream was removed", errClosed)
+	}
+	s.sessions[ses] = struct{}{}
+	return ses, answer, nil
+}
+
+// handshake sends an initialize. The incarnation is nil when the Answer is an error's.
+func (s *Server) handshake(ctx context.Context, initialize []byte, header http.Header) (*incarnation, *upstream.Answer, error) {
+	x, err := s.client.send(ctx, &request{
+		method: http.MethodPost, body: initialize, relay: header, traceOnly: true,
+		deadline: time.Now().Add(s.timeouts.handshake),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if x.head.status >= 400 {
+		refused, err := x.refusal()
+		if err != nil {
+			return nil, nil, err
+		}
+		if refused.deniesLegacy() {
+			s.eras.forget()
+		}
+		answer, err := refused.answer()
+		return nil, answer, err
+	}
+	return s.opened(x)
+}
+
+// opened reads the answer to initialize.
+func (s *Server) opened(x *exchange) (*incarnation, *upstream.Answer, error) {
+	status, id := x.head.status, string(x.head.sessionID) // which the body's bytes will overwrite
+	if status >= 300 {
+		return nil, nil, x.refuse(fmt.Sprintf("answered %d, a redirect, which is not followed", status))
+	}
+	body, err := x.response()
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := mcp.Scan(body, mcp.Limits{})
+	if err != nil || m.Kind != mcp.Response {
+		return nil, nil, s.client.fault(upstream.BadAnswer, "answered initialize with something else than a response", err)
+	}
+	answer := whole(status, m.Raw)
+	if m.Error.Present() {
+		if (&refusal{rpc: true, code: errorCode(&m)}).deniesLegacy() {
+			s.eras.forget()
+		}
+		return nil, answer, nil
+	}
+	var result struct {
+		ProtocolVersion string `json:"protocolVersion"`
+	}
+	err = json.Unmarshal(m.Result.Of(m.Raw), &result)
+	if err != nil || !isVisible(result.ProtocolVersion) || id != "" && !isVisible(id) {
+		return nil, nil, s.client.fault(upstream.BadAnswer, "answered initialize without a usable version or session id", err)
+	}
+	return &incarnation{id: id, version: result.ProtocolVersion}, answer, nil
+}
+
+// isVisible reports whether a value of the server's can go into a header (2025-11-25, basic/transports, "Session
+// Management": 0x21 to 0x7E).
+func isVisible(value string) bool {
+	for i := range len(value) {
+		if value[i] <= ' ' || value[i] > '~' {
+			return false
+		}
+	}
+	return len(value) > 0 && len(value) <= maxSessionID
+}
+
+// Call implements upstream.Session.
+func (s *session) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
+	in, err := s.now()
+	if err != nil {
+		return nil, err
+	}
+	x, refused, err := s.send(ctx, in, c)
+	if err == nil && in.forgotten(refused) {
+		if in, err = s.reopen(ctx, in); err != nil {
+			return nil, err
+		}
+		x, refused, err = s.send(ctx, in, c) // 404 said that the first did not happen
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case in.forgotten(refused):
+		return nil, s.gone("forgot its session twice in a row", nil)
+	case refused != nil:
+		return refused.answer()
+	}
+	answer, err := x.answer(c.Message, func(x *exchange, m *mcp.Message) upstream.EventStream {
+		return s.callEvents(ctx, in, x, m)
+	})
+	if c.Message.Kind == mcp.Request || err != nil {
+		return answer, err
+	}
+	if c.Message.Method == mcp.NotificationInitialized {
+		s.remember(c.Message.Raw)
+	}
+	return nil, nil
+}
+
+// send makes one attempt. It returns an exchange below status 400, or a refusal, or an error.
+func (s *session) send(ctx context.Context, in *incarnation, c *upstream.Call) (*exchange, *refusal, error) {
+	r := request{
+		method: http.MethodPost, body: c.Message.Raw, relay: c.Header, traceOnly: true,
+		version: in.version, session: in.id, deadline: time.Now().Add(s.server.timeouts.call),
+	}
+	if c.Message.Kind == mcp.Request {
+		r.onCancel = s.canceller(in, c.Message)
+	}
+	x, err := s.server.client.send(ctx, &r)
+	if err != nil || x.head.status < 400 {
+		return x, nil, err
+	}
+	refused, err := x.refusal()
+	return nil, refused, err
+}
+
+// forgotten reports whether a refusal says that the server does not know the session: 404, unless it is about the method.
+func (in *incarnation) forgotten(r *refusal) bool {
+	return r != nil && r.status == http.StatusNotFound && in.id != "" && r.code != mcp.CodeMethodNotFound
+}
+
+// canceller makes what tells the server, with the call's own id, that nobody waits for it any more. It takes a
+// connection of its own, so it overtakes whatever the call's carries.
+func (s *session) canceller(in *incarnation, m *mcp.Message) func() {
+	id := string(m.ID.Of(m.Raw)) // the Message may be gone by then
+	return func() {
+		ctx, stop := context.WithTimeout(s.server.tasks.ctx, cancelTime)
+		defer stop()
+		x, err := s.server.client.send(ctx, &request{
+			method: http.MethodPost, body: cancelledMessage(id), version: in.version, session: in.id,
+			deadline: time.Now().Add(cancelTime),
+		})
+		if err != nil {
+			s.server.log.Debug("a cancellation was not taken", "err", err)
+			return
+		}
+		x.discard()
+	}
+}
+
+// callEvents are a call's events, resumed when they break off.
+func (s *session) callEvents(ctx context.Context, in *incarnation, x *exchange, m *mcp.Message) upstream.EventStream {
+	e := newEvents(x)
+	e.ctx, e.stop = context.WithCancel(ctx)
+	cancel, deadline := x.onCancel, time.Now().Add(s.server.timeouts.call)
+	unlessClosed := func() {
+		if !e.isClosed() {
+			cancel()
+		}
+	}
+	e.waited = func() error {
+		s.server.tasks.run(unlessClosed)
+		return s.server.client.unreachable(e.ctx, e.ctx.Err())
+	}
+	e.resume = func(lastID string) (*exchange, error) {
+		return s.resume(e.ctx, in, lastID, deadline, unlessClosed)
+	}
+	return e
+}
+
+// resume asks for the rest of a stream.
+func (s *session) resume(
+	ctx context.Context, in *incarnation, lastID string, deadline time.Time, onCancel func(),
+) (*exchange, error) {
+	x, err := s.server.client.send(ctx, &request{
+		method: http.MethodGet, version: in.version, session: in.id, lastEventID: lastID,
+		deadline: deadline, onCancel: onCancel,
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case x.head.status == http.StatusOK && x.head.is(typeSSE):
+		return x, nil
+	case x.head.status == http.StatusNotFound:
+		x.discard()
+		return nil, s.gone("forgot its session during a call, whose fate is unknown", nil)
+	}
+	return nil, x.refuse(fmt.Sprintf("answered %d when asked for the rest of a stream", x.head.status))
+}
+
+func (s *session) now() (*incarnation, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, s.gone("the session was closed", errClosed)
+	}
+	return s.current, nil
+}
+
+func (s *session) remember(initialized []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.initialized = slices.Clone(initialized)
+}
+
+func (s *session) gone(detail string, cause error) error {
+	return s.server.client.fault(upstream.SessionGone, detail, cause)
+}
+
+// reopen opens the session again after the server forgot old; whoever needs it meanwhile waits for the same attempt.
+func (s *session) reopen(ctx context.Context, old *incarnation) (*incarnation, error) {
+	s.mu.Lock()
+	f := s.reopening
+	switch {
+	case s.closed:
+		s.mu.Unlock()
+		return nil, s.gone("the session was closed", errClosed)
+	case s.current != old:
+		defer s.mu.Unlock()
+		return s.current, nil
+	case f == nil:
+		f = newFlight[*incarnation]()
+		if !s.server.tasks.run(func() { f.land(s.replace(old)) }) {
+			s.mu.Unlock()
+			return nil, s.gone("the upstream was removed", errClosed)
+		}
+		s.reopening = f
+	}
+	s.mu.Unlock()
+	return f.wait(ctx, func() error { return s.server.client.unreachable(ctx, ctx.Err()) })
+}
+
+// replace is reopen's task.
+func (s *session) replace(old *incarnation) (*incarnation, error) {
+	in, err := s.again(old)
+	s.mu.Lock()
+	s.reopening = nil
+	closed := s.closed
+	if err == nil && !closed {
+		s.current = in
+		s.interruptListensLocked()
+	}
+	s.mu.Unlock()
+	switch {
+	case err != nil:
+		return nil, err
+	case closed:
+		s.end(s.server.tasks.ctx, in)
+		return nil, s.gone("the session was closed", errClosed)
+	}
+	s.server.log.Info("opened a session again that the server had forgotten")
+	return in, nil
+}
+
+// again does the handshake once more, as the client did it.
+func (s *session) again(old *incarnation) (*incarnation, error) {
+	ctx, stop := context.WithTimeout(s.server.tasks.ctx, s.server.timeouts.handshake)
+	defer stop()
+	in, _, err := s.server.handshake(ctx, s.initialize, nil)
+	switch {
+	case err != nil:
+		return nil, err
+	case in == nil:
+		return nil, s.gone("forgot its session and does not open another", nil)
+	case in.version != old.version:
+		s.end(ctx, in)
+		return nil, s.gone("came back with another protocol version", nil)
+	}
+	s.mu.Lock()
+	initialized := s.initialized
+	s.mu.Unlock()
+	if initialized == nil {
+		return in, nil
+	}
+	x, err := s.server.client.send(ctx, &request{
+		method: http.MethodPost, body: initialized, version: in.version, session: in.id,
+		deadline: time.Now().Add(s.server.timeouts.handshake),
+	})
+	if err != nil {
+		return nil, err
+	}
+	x.discard()
+	return in, nil
+}
+
+// interruptListensLocked makes every open stream look at the session again.
+func (s *session) interruptListensLocked() {
+	for l := range s.listens {
+		l.interrupt()
+	}
+}
+
+// Close implements upstream.Session.
+func (s *session) Close(ctx context.Context) error {
+	s.server.mu.Lock()
+	delete(s.server.sessions, s)
+	s.server.mu.Unlock()
+	s.mu.Lock()
+	in, again := s.current, s.closed
+	s.closed = true
+	s.interruptListensLocked()
+	s.mu.Unlock()
+	if again {
+		return nil
+	}
+	return s.end(ctx, in)
+}
+
+// end tells the server that an incarnation is not used any more. Servers may answer what they like.
+func (s *session) end(ctx context.Context, in *incarnation) error {
+	if in.id == "" {
+		return nil
+	}
+	x, err := s.server.client.send(ctx, &request{
+		method: http.MethodDelete, version: in.version, session: in.id,
+		deadline: time.Now().Add(s.server.timeouts.handshake),
+	})
+	if err != nil {
+		return err
+	}
+	x.discard()
+	return nil
+}
+
+// endAll closes sessions, several at once, until ctx ends; it returns the first error.
+func endAll(ctx context.Context, sessions map[*session]struct{}) error {
+	var g errgroup.Group
+	g.SetLimit(closingTogether)
+	for s := range sessions {
+		g.Go(func() error { return s.Close(ctx) })
+	}
+	return g.Wait()
+}
