@@ -46,8 +46,7 @@ func (x *exchange) response() ([]byte, error) {
 	if !x.head.is(typeSSE) || x.head.status != http.StatusOK {
 		return x.readAll(maxHandshake)
 	}
-	e := newEvents(x)
-	e.reader = mcp.NewEventReader(x, maxHandshake)
+	e := &events{x: x, reader: mcp.NewEventReader(x, maxHandshake)}
 	defer e.Close()
 	for {
 		event, err := e.Next()

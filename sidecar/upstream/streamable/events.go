@@ -44,13 +44,24 @@ type events struct {
 	closed bool
 }
 
+// eventReaders are owned by one stream until its Next was called after the response, when nobody looks at the last
+// event any more. A reader drops a buffer that is too large to keep.
+var eventReaders = sync.Pool{New: func() any { return mcp.NewEventReader(nil, maxEvent) }}
+
 func newEvents(x *exchange) *events {
-	return &events{x: x, reader: mcp.NewEventReader(x, maxEvent)}
+	reader := eventReaders.Get().(*mcp.EventReader)
+	reader.Reset(x)
+	return &events{x: x, reader: reader}
 }
 
 // Next implements upstream.EventStream.
 func (e *events) Next() (mcp.Event, error) {
 	if e.answered.Load() {
+		if e.reader != nil {
+			e.reader.Reset(nil)
+			eventReaders.Put(e.reader)
+			e.reader = nil
+		}
 		return mcp.Event{}, io.EOF
 	}
 	for {
@@ -177,23 +188,23 @@ func (e *events) Close() error {
 
 // readTail finishes an exchange of which everything was read but the end itself.
 func (x *exchange) readTail() {
-	var none [512]byte
-	if x.head.chunked && string(x.conn.in[x.conn.r:x.conn.w]) == "\r\n0\r\n\r\n" {
-		_, _ = x.Read(none[:]) // cannot wait; and if it is not the end, x is finished below
-	}
-	if x.ended || !x.head.keep {
+	switch {
+	case x.ended || !x.head.keep || !x.head.chunked || x.left > 0:
 		x.finish(x.ended)
-		return
-	}
-	_ = x.conn.net.SetReadDeadline(time.Now().Add(tailTime)) // fails on a closed connection, as the read then does
-	tail := func() {
-		if n, err := x.Read(none[:]); n > 0 || err != io.EOF {
+	case string(x.conn.in[x.conn.r:x.conn.w]) == "\r\n0\r\n\r\n":
+		x.readEnd() // which need not wait
+	default:
+		_ = x.conn.net.SetReadDeadline(time.Now().Add(tailTime)) // fails on a closed connection, as the read then does
+		if !x.client.tasks.run(x.readEnd) {
 			x.finish(false)
 		}
 	}
-	if !x.client.tasks.run(tail) {
-		x.finish(false)
-	}
+}
+
+// readEnd takes the last chunk, which is empty; anything else is one event too many.
+func (x *exchange) readEnd() {
+	last, err := x.nextChunk()
+	x.finish(err == nil && last)
 }
 
 // streamFailure says what the end of an event stream means.
