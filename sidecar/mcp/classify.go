@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"strings"
@@ -70,7 +71,7 @@ func CheckStateless(h http.Header, m *Message) *Error {
 		e.Status = http.StatusNotFound
 	}
 	if e != nil {
-		e.ID = m.ID.Of(m.Raw)
+		e.ID = bytes.Clone(m.ID.Of(m.Raw))
 	}
 	return e
 }

@@ -63,7 +63,7 @@ var (
 )
 
 // walk visits a schema and those inside of it. An annotation counts only where properties alone lead to; elsewhere no
-// one value would belong to it.
+// one value would belong to it. path is only valid during the call.
 func (a *annotations) walk(schema any, path []string, reachable bool) {
 	if list, ok := schema.([]any); ok {
 		for _, s := range list {
@@ -80,7 +80,7 @@ func (a *annotations) walk(schema any, path []string, reachable bool) {
 	}
 	if properties, ok := object["properties"].(map[string]any); ok {
 		for _, name := range slices.Sorted(maps.Keys(properties)) {
-			a.walk(properties[name], append(slices.Clip(path), name), reachable)
+			a.walk(properties[name], append(path, name), reachable)
 		}
 	}
 	for _, keyword := range schemaKeywords {
@@ -110,7 +110,7 @@ func (a *annotations) add(value, kind any, path []string, reachable bool) {
 		a.fail("%s of %q: another argument has that header", annotation, place)
 	}
 	a.byHeader[header] = true
-	a.found = append(a.found, ParamHeader{Header: header, Path: path, Type: kindName})
+	a.found = append(a.found, ParamHeader{Header: header, Path: slices.Clone(path), Type: kindName})
 }
 
 func (a *annotations) fail(format string, args ...any) {

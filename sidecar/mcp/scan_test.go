@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // statelessCall is an ordinary call of 2026-07-28, about 350 bytes.
@@ -333,6 +334,9 @@ func FuzzScan(f *testing.F) {
 			var e *Error
 			if !errors.As(err, &e) || e.ID != nil && !isToken(e.ID) {
 				t.Fatalf("Scan(%q): got error %#v", data, err)
+			}
+			if e.Code == CodeParseError && json.Valid(data) && utf8.Valid(data) {
+				t.Fatalf("Scan(%q): %v, but encoding/json reads it", data, err)
 			}
 			if !json.Valid(AppendError(nil, e.ID, e)) {
 				t.Fatalf("Scan(%q): the error is no JSON: %s", data, AppendError(nil, e.ID, e))

@@ -244,13 +244,14 @@ func retryTime(value []byte) time.Duration {
 }
 
 // AppendEvent appends an event as it goes on the wire, with its blank line. Data of several lines takes as many data
-// lines. An ID or Type that holds a line break or NUL is left out, so that neither can pass for another field. The data
-// line is there if there is data or an ID (a priming event has both fields, the data empty).
+// lines. An ID or Type that holds a line break is left out, so that neither can pass for another field, and so is an ID
+// with NUL, which no client would keep. The data line is there if there is data or an ID (a priming event has both
+// fields, the data empty).
 func AppendEvent(dst []byte, e Event) []byte {
-	if e.HasID && isFieldValue(e.ID) {
+	if e.HasID && !bytes.ContainsAny(e.ID, "\r\n\x00") {
 		dst = appendField(dst, "id", e.ID)
 	}
-	if len(e.Type) > 0 && isFieldValue(e.Type) {
+	if len(e.Type) > 0 && !bytes.ContainsAny(e.Type, "\r\n") {
 		dst = appendField(dst, "event", e.Type)
 	}
 	if e.Retry > 0 {
@@ -284,5 +285,3 @@ func appendField(dst []byte, name string, value []byte) []byte {
 	dst = append(dst, value...)
 	return append(dst, '\n')
 }
-
-func isFieldValue(value []byte) bool { return !bytes.ContainsAny(value, "\r\n\x00") }

@@ -173,6 +173,7 @@ func TestAppendEvent(t *testing.T) {
 		{"lines of data", Event{Data: []byte("a\nb\r\nc\rd\n")}, "data: a\ndata: b\ndata: c\ndata: d\ndata: \n\n"},
 		{"leading space", Event{Data: []byte(" a")}, "data:  a\n\n"},
 		{"an id that injects", Event{ID: []byte("1\ndata: evil"), HasID: true, Data: []byte("{}")}, "data: {}\n\n"},
+		{"an id with NUL", Event{ID: []byte("1\x00"), HasID: true}, "data: \n\n"},
 		{"a type that injects", Event{Type: []byte("x\r\rdata: evil"), Data: []byte("{}")}, "data: {}\n\n"},
 	} {
 		if got := string(AppendEvent(nil, row.event)); got != row.want {
