@@ -94,9 +94,6 @@ func writeResources(w io.Writer, format string, resources []*outriggerv1.Resourc
 	case formatWide:
 		return writeTable(w, wideRows(resources))
 	}
-	if format == formatYAML { // in an order in which each can be applied by itself
-		slices.SortStableFunc(resources, byDependency)
-	}
 	documents := make([]document, len(resources))
 	for i, r := range resources {
 		documents[i] = toDocument(r)
