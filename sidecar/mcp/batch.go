@@ -12,9 +12,9 @@ func IsBatch(data []byte) bool {
 	return len(text) > 0 && text[0] == '['
 }
 
-// ScanBatch scans an array of 1 to max messages. Its error is an *Error, as Scan's, for the first member at fault; an
+// ScanBatch scans an array of 1 to limit messages. Its error is an *Error, as Scan's, for the first member at fault; an
 // initialize inside of a batch is refused (2025-03-26, basic/lifecycle, "Initialization").
-func ScanBatch(data []byte, l Limits, max int) ([]Message, error) {
+func ScanBatch(data []byte, l Limits, limit int) ([]Message, error) {
 	raw := bytes.Trim(data, " \t\r\n")
 	whole := scanner{data: raw, maxDepth: l.maxDepth() + 1}
 	if !whole.document() {
@@ -27,12 +27,12 @@ func ScanBatch(data []byte, l Limits, max int) ([]Message, error) {
 	if !IsBatch(raw) {
 		return nil, refuse(CodeInvalidRequest, "not a batch")
 	}
-	members := arrayMembers(raw, max+1)
+	members := arrayMembers(raw, limit+1)
 	switch {
 	case len(members) == 0:
 		return nil, refuse(CodeInvalidRequest, "an empty batch")
-	case len(members) > max:
-		return nil, refuse(CodeInvalidRequest, fmt.Sprintf("a batch of more than %d messages", max))
+	case len(members) > limit:
+		return nil, refuse(CodeInvalidRequest, fmt.Sprintf("a batch of more than %d messages", limit))
 	}
 	messages := make([]Message, 0, len(members))
 	for _, member := range members {
@@ -48,11 +48,11 @@ func ScanBatch(data []byte, l Limits, max int) ([]Message, error) {
 	return messages, nil
 }
 
-// arrayMembers cuts the first members, up to max, out of a valid array.
-func arrayMembers(raw []byte, max int) (members [][]byte) {
+// arrayMembers cuts the first members, up to limit, out of a valid array.
+func arrayMembers(raw []byte, limit int) (members [][]byte) {
 	s := scanner{data: raw, maxDepth: len(raw)}
 	s.enter(1)
-	for len(members) < max && s.peek() != ']' {
+	for len(members) < limit && s.peek() != ']' {
 		start := s.pos
 		s.value(1)
 		members = append(members, raw[start:s.pos])

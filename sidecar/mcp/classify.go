@@ -21,7 +21,8 @@ func IsLegacyVersion(version string) bool {
 }
 
 // Classify tells which wire an HTTP request is for (basic/versioning; the body decides before the headers). m is the
-// scanned body of a POST, nil for other verbs. It judges nothing: a request for either wire may still be at fault.
+// scanned body of a POST, nil for a batch and for other verbs. Classify judges nothing: a request for either wire may
+// still be at fault.
 func Classify(verb string, h http.Header, m *Message) Era {
 	switch {
 	case verb != http.MethodPost || m == nil:

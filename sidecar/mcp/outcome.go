@@ -58,13 +58,13 @@ func Verdict(status int, body []byte) (eras Eras, known bool) {
 	case err != nil || m.Kind != Response:
 		return EraSet(Legacy), true // a foreign body, or none
 	case m.Result.Present():
-		return discovered(m.Result.Of(m.Raw)), true
+		return erasOfResult(m.Result.Of(m.Raw)), true
 	}
-	return refused(m.Error.Of(m.Raw)), true
+	return erasOfError(m.Error.Of(m.Raw)), true
 }
 
-// discovered reads a DiscoverResult. Any other result is a legacy server's, which answers what it does not know.
-func discovered(result []byte) Eras {
+// erasOfResult reads a DiscoverResult. Any other result is a legacy server's, which answers what it does not know.
+func erasOfResult(result []byte) Eras {
 	var discover struct {
 		SupportedVersions []string `json:"supportedVersions"`
 	}
@@ -74,9 +74,9 @@ func discovered(result []byte) Eras {
 	return erasOf(discover.SupportedVersions)
 }
 
-// refused reads an error. Only the codes that the stateless wire has to itself tell of it; -32601 and -32602 are
+// erasOfError reads an error. Only the codes that the stateless wire has to itself tell of it; -32601 and -32602 are
 // common on both.
-func refused(rpcError []byte) Eras {
+func erasOfError(rpcError []byte) Eras {
 	var e struct {
 		Code int             `json:"code"`
 		Data json.RawMessage `json:"data"`

@@ -170,7 +170,7 @@ func (s *scanner) find(set *keySet, name []byte) key {
 	}
 	for _, known := range set.names {
 		if bytes.EqualFold(name, known) {
-			s.refuse(fmt.Sprintf("a key differs from %s%s by case only", set.place, known))
+			s.noteFault(fmt.Sprintf("a key differs from %s%s by case only", set.place, known))
 		}
 	}
 	return noKey
@@ -183,13 +183,13 @@ func (s *scanner) keep(set *keySet, k key, value Span) {
 		return
 	}
 	if !set.loose {
-		s.refuse(fmt.Sprintf("the key %s%s comes twice", set.place, set.names[k-set.first]))
+		s.noteFault(fmt.Sprintf("the key %s%s comes twice", set.place, set.names[k-set.first]))
 	}
 	s.idTwice = s.idTwice || k == keyID
 }
 
-// refuse notes the first fault of the envelope; scanning goes on, for the id may follow.
-func (s *scanner) refuse(fault string) {
+// noteFault keeps the first fault of the envelope; scanning goes on, for the id may follow.
+func (s *scanner) noteFault(fault string) {
 	if s.fault == "" {
 		s.fault = fault
 	}
