@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -145,7 +146,9 @@ type inbox struct {
 	listeners *atomic.Int32 // streams open now
 }
 
-func newInbox() inbox { return inbox{box: newMailbox(), listeners: new(atomic.Int32)} }
+func newInbox(log *slog.Logger) inbox {
+	return inbox{box: newMailbox(log), listeners: new(atomic.Int32)}
+}
 
 // heard reports whether a stream is open.
 func (i inbox) heard() bool { return i.listeners.Load() > 0 }

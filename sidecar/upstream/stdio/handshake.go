@@ -110,7 +110,10 @@ func (s *Server) probe(ctx context.Context, p *pipe) error {
 		p.become(mcp.Stateless, statelessRouter{})
 	case eras.Has(mcp.Legacy):
 		if err := s.initialize(ctx, p); err != nil {
-			s.learn(0, true) // perhaps it wants initialize first
+			if s.fixed == 0 {
+				s.learn(0, true) // perhaps it is one that wants initialize first
+				return errAgain
+			}
 			return err
 		}
 	default:

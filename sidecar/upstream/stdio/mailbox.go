@@ -2,6 +2,7 @@ package stdio
 
 import (
 	"io"
+	"log/slog"
 	"sync"
 )
 
@@ -13,16 +14,19 @@ const (
 // mailbox holds a server's messages until a client takes them. When a client is too slow the oldest notifications give
 // way, since the process that sent them serves other clients too; a response never does.
 type mailbox struct {
+	log *slog.Logger
+
 	mu    sync.Mutex // guards below
 	ready sync.Cond
 	queue [][]byte
 	bytes int
 	last  bool  // the end of queue is the response
 	err   error // why nothing more will come
+	slow  bool  // something was dropped, which was said
 }
 
-func newMailbox() *mailbox {
-	b := &mailbox{}
+func newMailbox(log *slog.Logger) *mailbox {
+	b := &mailbox{log: log}
 	b.ready.L = &b.mu
 	return b
 }
@@ -36,6 +40,10 @@ func (b *mailbox) put(data []byte) (taken bool) {
 	}
 	for len(b.queue) > 0 && (len(b.queue) >= heldMost || b.bytes+len(data) > heldBytes) {
 		b.popLocked()
+		if !b.slow {
+			b.log.Warn("a client is too slow for its messages: the oldest are dropped")
+		}
+		b.slow = true
 	}
 	b.queue, b.bytes = append(b.queue, data), b.bytes+len(data)
 	b.ready.Broadcast()

@@ -218,7 +218,7 @@ func (p *pipe) fail(key []byte, why error) {
 // begin sends a request. The call ends with its response, with ctx, after timeout (0: none), or with the process.
 func (p *pipe) begin(ctx context.Context, m *mcp.Message, o order) (*call, error) {
 	k := &call{
-		pipe: p, method: m.Method, owner: o.owner, box: newMailbox(),
+		pipe: p, method: m.Method, owner: o.owner, box: newMailbox(p.log),
 		id: bytes.Clone(m.ID.Of(m.Raw)), token: bytes.Clone(m.ProgressToken.Of(m.Raw)),
 		logs: m.LogLevel.Present(), listens: m.Method == "subscriptions/listen",
 	}

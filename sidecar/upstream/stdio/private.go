@@ -77,7 +77,7 @@ func (s *Server) openOwn(ctx context.Context, m *mcp.Message) (upstream.Session,
 	if !s.own.reserve() {
 		return nil, nil, s.fault(upstream.Overloaded, fmt.Sprintf("%d sessions have a process already", ownMost), nil)
 	}
-	session := &ownSession{inbox: newInbox(), server: s}
+	session := &ownSession{inbox: newInbox(s.log), server: s}
 	p, err := s.spawn(session)
 	if err != nil {
 		s.own.release(session)

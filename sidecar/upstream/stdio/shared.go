@@ -38,7 +38,7 @@ func (o *pool) open(ctx context.Context, m *mcp.Message) (upstream.Session, *ups
 	if _, err := o.pipe(ctx, true); err != nil {
 		return nil, nil, err
 	}
-	s := &sharedSession{inbox: newInbox(), pool: o, level: noLevel, uris: map[string]struct{}{}}
+	s := &sharedSession{inbox: newInbox(o.server.log), pool: o, level: noLevel, uris: map[string]struct{}{}}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.sessions[s] = struct{}{}

@@ -46,8 +46,8 @@ func newSupervisor(name string, log *slog.Logger, launch func(context.Context) (
 	}
 }
 
-// get returns the running process's pipe, starting it when it never was. While it is down get waits up to wait, except
-// for a program that cannot be started at all: that is said at once.
+// get returns the running process's pipe, starting it when it never was. While it is down get waits up to wait, unless
+// waiting is likely to be in vain.
 func (s *supervisor) get(ctx context.Context, wait time.Duration) (*pipe, error) {
 	pipe, err, changed := s.look()
 	if pipe != nil {
@@ -59,7 +59,7 @@ func (s *supervisor) get(ctx context.Context, wait time.Duration) (*pipe, error)
 		switch {
 		case pipe != nil:
 			return pipe, nil
-		case errors.Is(err, errCannotStart), errors.Is(err, errClosed):
+		case inVain(err):
 			return nil, err
 		}
 		select {
@@ -71,6 +71,14 @@ func (s *supervisor) get(ctx context.Context, wait time.Duration) (*pipe, error)
 		}
 		pipe, err, changed = s.look()
 	}
+}
+
+// inVain reports whether the next launch will likely fail like the last one: the program cannot be started at all, or it
+// refuses the handshake.
+func inVain(err error) bool {
+	refused := (*upstream.Error)(nil)
+	return errors.Is(err, errCannotStart) || errors.Is(err, errClosed) ||
+		errors.As(err, &refused) && refused.Kind == upstream.BadAnswer
 }
 
 // unreachable says why there is no process to ask.

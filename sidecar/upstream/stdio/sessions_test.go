@@ -1,0 +1,253 @@
+package stdio
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// say makes the peer write these lines before its answer; it returns all messages of the call.
+func say(t *testing.T, s upstream.Session, lines ...string) []string {
+	t.Helper()
+	quoted := make([]string, 0, len(lines)+1)
+	for _, l := range append(lines, `{"jsonrpc":"2.0","id":$ID,"result":{}}`) {
+		quoted = append(quoted, quote(l))
+	}
+	return ask(t, s.Call, toolCall("1", "say", `{"lines":[`+strings.Join(quoted, ",")+`]}`))
+}
+
+func listen(t *testing.T, s upstream.Session) upstream.EventStream {
+	t.Helper()
+	stream, err := s.Listen(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stream.Close() })
+	return stream
+}
+
+// marker is a list change: every session gets it, so what comes before it on a stream is all there was.
+const marker = `{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`
+
+func untilMarker(t *testing.T, stream upstream.EventStream) (all []string) {
+	t.Helper()
+	for {
+		text := next(t, stream)
+		if text == marker {
+			return all
+		}
+		all = append(all, text)
+	}
+}
+
+func subscribed(uri string) string {
+	return `{"jsonrpc":"2.0","id":"s","method":"resources/subscribe","params":{"uri":"` + uri + `"}}`
+}
+
+func unsubscribed(uri string) string {
+	return `{"jsonrpc":"2.0","id":"s","method":"resources/unsubscribe","params":{"uri":"` + uri + `"}}`
+}
+
+func updatedNotice(uri string) string {
+	return `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"` + uri + `"}}`
+}
+
+func TestUpdatesGoToThoseWhoSubscribed(t *testing.T) {
+	h := newHarness(t, "strict", legacyOnly)
+	a, b, c := h.open(), h.open(), h.open()
+	for s, uri := range map[upstream.Session]string{a: "r://1", b: "r://"} {
+		if got := ask(t, s.Call, subscribed(uri)); got[0] != `{"jsonrpc":"2.0","id":"s","result":{}}` {
+			t.Fatalf("subscribe got %s", got)
+		}
+	}
+	streams := map[string]upstream.EventStream{"a": listen(t, a), "b": listen(t, b), "c": listen(t, c)}
+	say(t, c, updatedNotice("r://1"), updatedNotice("r://2"), updatedNotice("x://"), marker)
+	want := map[string]string{"a": fmt.Sprint([]string{updatedNotice("r://1")}), "b": fmt.Sprint([]string{updatedNotice("r://2")}), "c": "[]"}
+	for name, stream := range streams {
+		if got := fmt.Sprint(untilMarker(t, stream)); got != want[name] {
+			t.Errorf("%s got %s, want %s", name, got, want[name])
+		}
+	}
+}
+
+func TestASubscriptionIsMadeOnceEndedLastAndKeptOverARestart(t *testing.T) {
+	h := newHarness(t, "strict", legacyOnly)
+	a, b := h.open(), h.open()
+	ask(t, a.Call, subscribed("r://1"))
+	ask(t, b.Call, subscribed("r://1"))
+	ask(t, a.Call, unsubscribed("r://1"))
+	ask(t, b.Call, `{"jsonrpc":"2.0","id":"l","method":"logging/setLevel","params":{"level":"error"}}`)
+	if got := tool(t, a.Call, "seen", "{}"); strings.Count(got, "resources/") != 1 {
+		t.Errorf("the process saw %s, want one subscribe", got)
+	}
+	if _, err := a.Call(within(t), message(t, toolCall("1", "exit", "{}"))); err == nil {
+		t.Fatal("exit answered")
+	}
+	got := tool(t, a.Call, "seen", "{}")
+	if want := `["initialize","notifications/initialized","logging/setLevel error","resources/subscribe r://1","tools/call"]`; got != want {
+		t.Errorf("the new process saw %s, want %s", got, want)
+	}
+	b.Close(within(t))
+	if got := tool(t, a.Call, "seen", "{}"); !strings.Contains(got, "resources/unsubscribe r://1") {
+		t.Errorf("the process saw %s, want an unsubscribe at the end", got)
+	}
+	_, err := b.Call(within(t), message(t, toolCall("1", "echo", "{}")))
+	wantKind(t, err, upstream.SessionGone)
+}
+
+func TestTheProcessHearsTheMostVerboseLevel(t *testing.T) {
+	h := newHarness(t, "strict", legacyOnly)
+	a, b := h.open(), h.open()
+	set := func(s upstream.Session, level string) string {
+		return ask(t, s.Call, `{"jsonrpc":"2.0","id":"l","method":"logging/setLevel","params":{"level":"`+level+`"}}`)[0]
+	}
+	for _, step := range []struct {
+		s     upstream.Session
+		level string
+	}{{a, "error"}, {b, "debug"}, {a, "info"}, {b, "warning"}} {
+		if got := set(step.s, step.level); got != `{"jsonrpc":"2.0","id":"l","result":{}}` {
+			t.Errorf("setLevel got %s", got)
+		}
+	}
+	if got := set(a, "loud"); !strings.Contains(got, "-32602") {
+		t.Errorf("an unknown level got %s", got)
+	}
+	got := tool(t, a.Call, "seen", "{}")
+	if want := `"logging/setLevel error","logging/setLevel debug","logging/setLevel info","tools/call"`; !strings.Contains(got, want) {
+		t.Errorf("the process saw %s, want %s", got, want)
+	}
+	// One session has a call in flight, so messages are its own: those at its level or above.
+	logged := func(level string) string {
+		return `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"` + level + `","data":1}}`
+	}
+	if all := say(t, b, logged("info"), logged("warning"), logged("odd")); len(all) != 3 || all[0] != logged("warning") || all[1] != logged("odd") {
+		t.Errorf("b got %s", all)
+	}
+	held, err := a.Call(within(t), message(t, toolCall("1", "hold", "{}")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if all := say(t, b, logged("error")); len(all) != 1 {
+		t.Errorf("with two sessions' calls in flight b got %s, want no message", all)
+	}
+}
+
+func TestListenEndsWithItsContextAndWithItsSession(t *testing.T) {
+	h := newHarness(t, "strict", legacyOnly)
+	s := h.open()
+	ctx, cancel := context.WithCancel(within(t))
+	first, err := s.Listen(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if e, err := first.Next(); err == nil {
+		t.Errorf("after its context the stream gave %s", e.Data)
+	}
+	second := listen(t, s)
+	s.Close(within(t))
+	if e, err := second.Next(); err == nil {
+		t.Errorf("after its session the stream gave %s", e.Data)
+	}
+}
+
+func TestASessionOfItsOwnIsAskedAndAnswers(t *testing.T) {
+	h := newHarness(t, "sdk-legacy", perSession)
+	s := h.open()
+	a, err := s.Call(within(t), message(t, `{"jsonrpc":"2.0","id":"e","method":"tools/call","params":{"name":"elicit","arguments":{}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Events == nil {
+		t.Fatalf("elicit answered %s", body(t, a))
+	}
+	question := scan(t, next(t, a.Events))
+	if question.Method != mcp.MethodElicit {
+		t.Fatalf("the stream gave %s, want the question", question.Raw)
+	}
+	reply := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept","content":{"name":"Ada"}}}`, question.ID.Of(question.Raw))
+	if answer, err := s.Call(within(t), message(t, reply)); err != nil || answer != nil {
+		t.Fatalf("the reply got %v, %v", answer, err)
+	}
+	rest := messages(t, a)
+	if len(rest) != 1 || !strings.Contains(rest[0], `"accept Ada"`) || !strings.Contains(rest[0], `"id":"e"`) {
+		t.Errorf("the call ended with %s", rest)
+	}
+}
+
+func TestSessionsOfTheirOwnShareNothing(t *testing.T) {
+	h := newHarness(t, "strict", perSession)
+	a, b := h.open(), h.open()
+	if x, y := tool(t, a.Call, "pid", "{}"), tool(t, b.Call, "pid", "{}"); x == y {
+		t.Errorf("both sessions are on process %s", x)
+	}
+	stream := listen(t, b)
+	if got := ask(t, b.Call, `{"jsonrpc":"2.0","id":"p","method":"ping"}`); got[0] != `{"jsonrpc":"2.0","id":"p","result":{}}` {
+		t.Errorf("ping got %s", got)
+	}
+	say(t, b, marker)
+	if got := next(t, stream); got != marker {
+		t.Errorf("the stream gave %s", got)
+	}
+	_, err := a.Call(within(t), message(t, toolCall("1", "exit", "{}")))
+	wantKind(t, err, upstream.Lost)
+	_, err = a.Call(within(t), message(t, toolCall("1", "echo", "{}")))
+	wantKind(t, err, upstream.SessionGone)
+	tool(t, b.Call, "echo", "{}")
+	if err := h.Check(within(t)); err != nil {
+		t.Errorf("Check: %v", err)
+	}
+}
+
+func TestProcessesOfSessionsAreBounded(t *testing.T) {
+	h := newHarness(t, "strict", perSession, legacyOnly)
+	h.own.places = ownMost - 1
+	s := h.open()
+	_, _, err := h.Open(within(t), message(t, initialize))
+	wantKind(t, err, upstream.Overloaded)
+	s.Close(within(t))
+	h.open()
+}
+
+func TestARefusedInitializeIsTheClientsToSee(t *testing.T) {
+	h := newHarness(t, "refusing", perSession, legacyOnly)
+	s, a, err := h.Open(within(t), message(t, initialize))
+	if s != nil || err != nil {
+		t.Fatalf("Open gave %v, %v", s, err)
+	}
+	if got := body(t, a); got != `{"jsonrpc":"2.0","id":"init","error":{"code":-32602,"message":"go away"}}` {
+		t.Errorf("got %s", got)
+	}
+	for _, shared := range []*harness{newHarness(t, "refusing", legacyOnly), newHarness(t, "refusing")} {
+		_, _, err = shared.Open(within(t), message(t, initialize))
+		wantKind(t, err, upstream.BadAnswer)
+	}
+}
+
+func TestAListenIsToldApartByItsId(t *testing.T) {
+	h := newHarness(t, "sdk-stateless")
+	ctx, cancel := context.WithCancel(within(t))
+	a, err := h.Call(ctx, message(t, `{"jsonrpc":"2.0","id":"L","method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{"progressToken":1`+statelessMeta+`}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	for i, method := range []string{mcp.NotificationAcknowledged, mcp.NotificationToolsChanged} {
+		m := scan(t, next(t, a.Events))
+		if got := string(m.SubscriptionID.Of(m.Raw)); m.Method != method || got != `"L"` {
+			t.Fatalf("message %d is %s, want %s of subscription \"L\"", i, m.Raw, method)
+		}
+		if i == 0 {
+			ask(t, h.Call, `{"jsonrpc":"2.0","id":"L","method":"tools/call","params":{"name":"grow","arguments":{},"_meta":{"progressToken":1`+statelessMeta+`}}}`)
+		}
+	}
+	cancel()
+	if e, err := a.Events.Next(); err == nil {
+		t.Errorf("after its context the listen gave %s", e.Data)
+	}
+}
