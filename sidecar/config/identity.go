@@ -67,16 +67,20 @@ func OpenIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 	kept, err := loadKeyPair(id.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return id, id.join(ctx, "")
+		err = id.join(ctx, "")
 	case err != nil:
 		return nil, fmt.Errorf("identity: %s: %w", id.path, err)
 	case kept.nodeID() != o.NodeID:
 		return nil, fmt.Errorf("identity: %s is that of %q, not of %q: give that node id, or another state directory", id.path, kept.nodeID(), o.NodeID)
 	case time.Now().After(kept.leaf.NotAfter):
 		o.Log.Warn("the certificate has expired", "node", o.NodeID, "expired", kept.leaf.NotAfter)
-		return id, id.join(ctx, kept.tokenID)
+		err = id.join(ctx, kept.tokenID)
+	default:
+		id.now = kept
 	}
-	id.now = kept
+	if err != nil {
+		return nil, err
+	}
 	return id, nil
 }
 
@@ -129,9 +133,7 @@ func (id *Identity) Run(ctx context.Context) error {
 		}
 		failures = 0
 		pair.tokenID = id.current().tokenID
-		if err := id.keep(pair); err != nil {
-			id.o.Log.Error("the renewed certificate cannot be kept on disk", "path", id.path, "error", err)
-		}
+		id.keep(pair)
 	}
 }
 
@@ -147,12 +149,16 @@ func (id *Identity) join(ctx context.Context, spent string) error {
 	if token.id == spent {
 		return fmt.Errorf("identity: the certificate of %q has expired and its join token is spent: make another", id.o.NodeID)
 	}
+	if err := os.MkdirAll(id.o.StateDir, 0o700); err != nil { // before the token is spent
+		return fmt.Errorf("identity: %w", err)
+	}
 	for failures := 0; ; failures++ {
 		pair, err := id.issue(ctx, func() credentials.TransportCredentials { return nil }, token.text)
 		switch {
 		case err == nil:
 			pair.tokenID = token.id
-			return id.keep(pair)
+			id.keep(pair)
+			return nil
 		case ctx.Err() != nil:
 			return fmt.Errorf("identity: join: %w (last: %v)", ctx.Err(), err)
 		case final(err):
@@ -219,17 +225,15 @@ func call(ctx context.Context, address string, creds credentials.TransportCreden
 	return outriggerv1.NewIdentityServiceClient(conn).IssueCertificate(ctx, req)
 }
 
-// keep makes a key pair the current one, on disk first.
-func (id *Identity) keep(pair *keyPair) error {
-	err := os.MkdirAll(id.o.StateDir, 0o700)
-	if err == nil {
-		err = writeFile(id.path, pair.encode())
+// keep makes a key pair the current one, on disk too. Without the disk it is good until the sidecar restarts.
+func (id *Identity) keep(pair *keyPair) {
+	if err := writeFile(id.path, pair.encode()); err != nil {
+		id.o.Log.Error("the certificate cannot be kept on disk", "path", id.path, "error", err)
 	}
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	id.now = pair
 	id.o.Log.Info("certificate issued", "node", id.o.NodeID, "expires", pair.leaf.NotAfter)
-	return err
 }
 
 // joinCredentials trusts whoever presents a chain to the root with the token's fingerprint: the sidecar knows no other

@@ -54,16 +54,17 @@ type state struct {
 	wanted *outriggerv1.Manifest // newest; nil before the first
 	nonce  string                // of the response that brought it, "" when that stream is gone
 	tried  string                // what was last applied, to see whether another try could differ
+	retry  bool                  // whether the next manifest is tried even if not: the stream is new
 
 	held    map[key]entry // newest well formed version of each
 	refused map[key]fault // versions that were not well formed, or never came
 	faults  map[key]fault // versions that were, but could not run in the last try
 
-	generation string        // that runs, "" before the first
-	running    map[key]entry // what runs of it
-	current    bool          // whether a control plane has confirmed that this should run, since the start
-	accepted   string        // version of the manifest that runs without a fault, "" if it is not so
-	next       map[key]entry // what runs if the target takes everything; set while applying
+	runs     *outriggerv1.Manifest // that was last applied, nil before the first
+	running  map[key]entry         // what runs of it
+	current  bool                  // whether a control plane has confirmed on this stream that this should run
+	accepted string                // version of the manifest that runs without a fault, "" if it is not so
+	next     map[key]entry         // what runs if the target takes everything; set while applying
 }
 
 func newState() *state {
@@ -165,9 +166,7 @@ func (s *state) step(e event) []action {
 
 // connect subscribes to every type. What had faults is offered as it runs, so that it comes again and is tried again.
 func (s *state) connect() []action {
-	if len(s.faults) > 0 {
-		s.tried = ""
-	}
+	s.retry = true
 	var out []action
 	for _, typeURL := range subscribed {
 		versions := map[string]string{}
@@ -187,14 +186,19 @@ func (s *state) connect() []action {
 	return out
 }
 
-// disconnect forgets what only the stream could finish: a manifest that waits comes again on the next one.
-func (s *state) disconnect() []action {
+// disconnect forgets what only the stream could finish: a manifest that waits comes again on the next one. What is on
+// disk becomes as old as the stream's end.
+func (s *state) disconnect() (out []action) {
 	s.nonce = ""
-	if s.phase != waiting {
-		return nil
+	if s.phase == waiting {
+		s.phase, s.wanted = settled, nil
+		out = append(out, watch{on: false})
 	}
-	s.phase, s.wanted = settled, nil
-	return []action{watch{on: false}}
+	if s.current {
+		out = append(out, save{config: s.saved()})
+	}
+	s.current = false
+	return out
 }
 
 // receive takes a response's resources.
@@ -222,6 +226,10 @@ func (s *state) manifest(e manifested) []action {
 		return []action{answer{typeURL: resource.ManifestTypeURL, nonce: e.nonce}}
 	}
 	s.wanted, s.phase, s.accepted = e.manifest, waiting, ""
+	if s.retry && len(s.faults) > 0 {
+		s.tried = ""
+	}
+	s.retry = false
 	if out := s.settle(); len(out) > 0 {
 		return out
 	}
@@ -238,8 +246,8 @@ func (s *state) settle() []action {
 		if s.phase == settled {
 			return nil
 		}
-		s.phase, s.current = settled, true // the same as runs, sent again
-		return append([]action{watch{on: false}}, s.answerManifest()...)
+		s.phase, s.current, s.runs = settled, true, s.wanted // the same as runs, sent again
+		return append([]action{watch{on: false}, save{config: s.saved()}}, s.answerManifest()...)
 	}
 	s.tried, s.phase = try, applying
 	s.next, s.faults = s.compose()
@@ -260,7 +268,7 @@ func (s *state) finish(e applied) []action {
 			delete(s.next, k)
 		}
 	}
-	s.generation, s.running, s.next, s.phase = s.wanted.Generation, s.next, nil, settled
+	s.runs, s.running, s.next, s.phase = s.wanted, s.next, nil, settled
 	out := s.answerManifest()
 	if s.nonce == "" {
 		return out // from disk: it is there already, and as old as it is
@@ -331,7 +339,7 @@ func (s *state) fingerprint() string {
 
 // saved is what runs, as kept on disk.
 func (s *state) saved() *outriggerv1.SavedConfig {
-	out := &outriggerv1.SavedConfig{Manifest: s.wanted}
+	out := &outriggerv1.SavedConfig{Manifest: s.runs}
 	for _, k := range slices.SortedFunc(keysOf(s.running), key.compare) {
 		e := s.running[k]
 		out.Resources = append(out.Resources, &outriggerv1.SavedResource{

@@ -273,7 +273,7 @@ func (x *XDS) save(a save) {
 // publish shows the state to others.
 func (x *XDS) publish() {
 	x.board.update(func(s *Status) {
-		s.Generation, s.Refused = x.state.generation, refusalsOf(x.state)
+		s.Generation, s.Refused = x.state.runs.GetGeneration(), refusalsOf(x.state)
 		if x.state.current {
 			s.Source = SourceControlPlane
 		}
