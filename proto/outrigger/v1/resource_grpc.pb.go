@@ -43,7 +43,7 @@ type ResourceServiceClient interface {
 	Apply(ctx context.Context, in *ApplyRequest, opts ...grpc.CallOption) (*ApplyResponse, error)
 	// Get reads one resource with its status. Errors: NOT_FOUND.
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
-	// List reads resources with their status, ordered by kind and name.
+	// List reads resources, ordered by kind and name, with the counts of their status: Get has each sidecar.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
 	// Delete removes one resource. Errors: NOT_FOUND; ABORTED; FAILED_PRECONDITION while another resource names it.
 	Delete(ctx context.Context, in *DeleteRequest, opts ...grpc.CallOption) (*DeleteResponse, error)
@@ -153,7 +153,7 @@ type ResourceServiceServer interface {
 	Apply(context.Context, *ApplyRequest) (*ApplyResponse, error)
 	// Get reads one resource with its status. Errors: NOT_FOUND.
 	Get(context.Context, *GetRequest) (*GetResponse, error)
-	// List reads resources with their status, ordered by kind and name.
+	// List reads resources, ordered by kind and name, with the counts of their status: Get has each sidecar.
 	List(context.Context, *ListRequest) (*ListResponse, error)
 	// Delete removes one resource. Errors: NOT_FOUND; ABORTED; FAILED_PRECONDITION while another resource names it.
 	Delete(context.Context, *DeleteRequest) (*DeleteResponse, error)

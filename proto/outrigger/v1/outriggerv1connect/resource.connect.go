@@ -62,7 +62,7 @@ type ResourceServiceClient interface {
 	Apply(context.Context, *v1.ApplyRequest) (*v1.ApplyResponse, error)
 	// Get reads one resource with its status. Errors: NOT_FOUND.
 	Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error)
-	// List reads resources with their status, ordered by kind and name.
+	// List reads resources, ordered by kind and name, with the counts of their status: Get has each sidecar.
 	List(context.Context, *v1.ListRequest) (*v1.ListResponse, error)
 	// Delete removes one resource. Errors: NOT_FOUND; ABORTED; FAILED_PRECONDITION while another resource names it.
 	Delete(context.Context, *v1.DeleteRequest) (*v1.DeleteResponse, error)
@@ -210,7 +210,7 @@ type ResourceServiceHandler interface {
 	Apply(context.Context, *v1.ApplyRequest) (*v1.ApplyResponse, error)
 	// Get reads one resource with its status. Errors: NOT_FOUND.
 	Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error)
-	// List reads resources with their status, ordered by kind and name.
+	// List reads resources, ordered by kind and name, with the counts of their status: Get has each sidecar.
 	List(context.Context, *v1.ListRequest) (*v1.ListResponse, error)
 	// Delete removes one resource. Errors: NOT_FOUND; ABORTED; FAILED_PRECONDITION while another resource names it.
 	Delete(context.Context, *v1.DeleteRequest) (*v1.DeleteResponse, error)
