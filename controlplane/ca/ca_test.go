@@ -241,6 +241,21 @@ func TestATokenIsNeverUsedTooOften(t *testing.T) {
 	}
 }
 
+func TestALostAnswerCanBeAskedForAgain(t *testing.T) {
+	w := newWorld(t)
+	token := w.token(1)
+	_, csr := newRequest(t)
+	req := &outriggerv1.IssueCertificateRequest{Csr: csr, NodeId: "demo", JoinToken: token}
+	for range 3 {
+		if _, err := w.IssueCertificate(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, req.Csr = newRequest(t)
+	_, err := w.IssueCertificate(t.Context(), req)
+	wantCode(t, err, codes.Unauthenticated, "spent")
+}
+
 func TestOnlyTheSameTokenAdmitsALiveNodeAgain(t *testing.T) {
 	w := newWorld(t)
 	token := w.token(2)

@@ -6,8 +6,10 @@ import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
+	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"errors"
 	"net/url"
 
@@ -24,7 +26,8 @@ const (
 )
 
 // IssueCertificate signs a certificate for a sidecar that proves itself by a join token, or by the certificate that it
-// renews. The token's use is counted before the certificate is signed: a crash between the two wastes a use.
+// renews. A token's use is counted before the certificate is signed; who then gets no answer may ask again with the same
+// key.
 func (a *Authority) IssueCertificate(ctx context.Context, req *outriggerv1.IssueCertificateRequest) (
 	*outriggerv1.IssueCertificateResponse, error,
 ) {
@@ -32,7 +35,7 @@ func (a *Authority) IssueCertificate(ctx context.Context, req *outriggerv1.Issue
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	if err := a.authorize(ctx, req); err != nil {
+	if err := a.authorize(ctx, req, public); err != nil {
 		return nil, err
 	}
 	leaf := &x509.Certificate{
@@ -78,7 +81,7 @@ func checkRequest(req *outriggerv1.IssueCertificateRequest) (crypto.PublicKey, e
 }
 
 // authorize decides whether the caller may have a certificate for the node id, and records it.
-func (a *Authority) authorize(ctx context.Context, req *outriggerv1.IssueCertificateRequest) error {
+func (a *Authority) authorize(ctx context.Context, req *outriggerv1.IssueCertificateRequest, public crypto.PublicKey) error {
 	if req.JoinToken == "" {
 		return a.authorizeRenewal(ctx, req.NodeId)
 	}
@@ -86,7 +89,7 @@ func (a *Authority) authorize(ctx context.Context, req *outriggerv1.IssueCertifi
 	if !a.failures.allows(host) {
 		return status.Error(codes.ResourceExhausted, "too many bad join tokens from this address: try again in a minute")
 	}
-	err := a.admit(ctx, req.NodeId, req.JoinToken, a.opts.Now().Add(a.opts.SidecarLife))
+	err := a.admit(ctx, req.NodeId, req.JoinToken, record{Key: hashKey(public), Expires: a.opts.Now().Add(a.opts.SidecarLife)})
 	switch {
 	case err == nil:
 		return nil
@@ -100,6 +103,16 @@ func (a *Authority) authorize(ctx context.Context, req *outriggerv1.IssueCertifi
 	default:
 		return a.unavailable("record a sidecar", err)
 	}
+}
+
+// hashKey names a public key.
+func hashKey(public crypto.PublicKey) string {
+	der, err := x509.MarshalPKIXPublicKey(public)
+	if err != nil {
+		panic("ca: a key that was parsed cannot be marshalled: " + err.Error())
+	}
+	sum := sha256.Sum256(der)
+	return hex.EncodeToString(sum[:])
 }
 
 // authorizeRenewal lets a sidecar renew its own certificate while its record stands.

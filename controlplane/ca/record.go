@@ -14,8 +14,9 @@ import (
 // record is what the control plane knows of an admitted sidecar.
 type record struct {
 	Labels map[string]string `json:"labels,omitempty"`
-	// Token is the id of the token that admitted it.
+	// Token is the id of the token that admitted it, and Key the SHA-256 in hex of the key that it then had.
 	Token string `json:"token"`
+	Key   string `json:"key_sha256"`
 	// Expires is when its newest certificate does. From then on the node id is free.
 	Expires time.Time `json:"expires"`
 }
@@ -28,19 +29,21 @@ var (
 	errNoRecord = errors.New("node id is not admitted")
 )
 
-// admit counts a use of the token and records the sidecar, both or neither.
+// admit counts a use of the token and records the sidecar with what r says of it, both or neither. A sidecar that asks
+// again with the same key has lost the answer: that is no further use.
 //
 // A node id that holds a valid certificate is admitted again only by the token that admitted it: the bearer of another
 // token could otherwise take the place of a running sidecar. Its certificate's expiry, or deleting its record, frees it.
-func (a *Authority) admit(ctx context.Context, nodeID, tokenText string, expires time.Time) error {
+func (a *Authority) admit(ctx context.Context, nodeID, tokenText string, r record) error {
 	id, secret, err := a.parseToken(tokenText)
 	if err != nil {
 		return err
 	}
+	r.Token = id
 	a.joining.Lock()
 	defer a.joining.Unlock()
 	for range maxAttempts {
-		err = a.tryAdmit(ctx, nodeID, id, secret, expires)
+		err = a.tryAdmit(ctx, nodeID, secret, r)
 		if !errors.Is(err, store.ErrConflict) {
 			return err
 		}
@@ -49,26 +52,40 @@ func (a *Authority) admit(ctx context.Context, nodeID, tokenText string, expires
 }
 
 // tryAdmit is one attempt of admit. It fails with store.ErrConflict when another replica changed the token or record.
-func (a *Authority) tryAdmit(ctx context.Context, nodeID, id, secret string, expires time.Time) error {
-	t, useWrite, err := a.useToken(ctx, id, secret)
+func (a *Authority) tryAdmit(ctx context.Context, nodeID, secret string, r record) error {
+	t, tokenRevision, err := a.openToken(ctx, r.Token, secret)
 	if err != nil {
 		return err
 	}
+	r.Labels = t.Labels
 	old, revision, err := a.record(ctx, nodeID)
-	switch {
-	case errors.Is(err, errNoRecord):
+	if errors.Is(err, errNoRecord) {
 		revision = -1
-	case err != nil:
+	} else if err != nil {
 		return err
-	case a.opts.Now().Before(old.Expires) && (old.Token != id || !maps.Equal(old.Labels, t.Labels)):
+	}
+	live := a.opts.Now().Before(old.Expires) // false without a record
+	if live && (old.Token != r.Token || !maps.Equal(old.Labels, r.Labels)) {
 		return fmt.Errorf("%w: another join token admitted %q, whose certificate is valid until %s",
 			errTaken, nodeID, old.Expires.Format(time.RFC3339))
 	}
-	recordWrite, err := encoded(sidecarPrefix+nodeID, record{Labels: t.Labels, Token: id, Expires: expires}, revision)
+	write, err := encoded(sidecarPrefix+nodeID, r, revision)
 	if err != nil {
 		return err
 	}
-	_, err = a.store.Apply(ctx, []store.Write{useWrite, recordWrite})
+	writes := []store.Write{write}
+	if again := live && old.Key == r.Key; !again {
+		if t.Uses >= t.MaxUses {
+			return fmt.Errorf("%w: all of its %d uses are spent", errBadToken, t.MaxUses)
+		}
+		t.Uses++
+		use, err := encoded(tokenPrefix+r.Token, t, tokenRevision)
+		if err != nil {
+			return err
+		}
+		writes = append(writes, use)
+	}
+	_, err = a.store.Apply(ctx, writes)
 	return err
 }
 

@@ -68,31 +68,25 @@ func (a *Authority) parseToken(text string) (id, secret string, err error) {
 	return parts[1], parts[2], nil
 }
 
-// useToken reads the token that a secret opens, with one more use counted, and the write that stores it so.
-func (a *Authority) useToken(ctx context.Context, id, secret string) (token, store.Write, error) {
-	var t token
+// openToken reads the token that a secret opens, and its revision. Its uses may be spent.
+func (a *Authority) openToken(ctx context.Context, id, secret string) (t token, revision int64, err error) {
 	e, ok, err := a.store.Get(ctx, tokenPrefix+id)
 	if err != nil {
-		return t, store.Write{}, err
+		return t, 0, err
 	}
 	if !ok {
-		return t, store.Write{}, fmt.Errorf("%w: unknown", errBadToken)
+		return t, 0, fmt.Errorf("%w: unknown", errBadToken)
 	}
 	if err := json.Unmarshal(e.Value, &t); err != nil {
-		return t, store.Write{}, fmt.Errorf("%s: %w", e.Key, err)
+		return t, 0, fmt.Errorf("%s: %w", e.Key, err)
 	}
 	if subtle.ConstantTimeCompare([]byte(hashSecret(secret)), []byte(t.SecretHash)) != 1 {
-		return t, store.Write{}, fmt.Errorf("%w: unknown", errBadToken)
+		return t, 0, fmt.Errorf("%w: unknown", errBadToken)
 	}
 	if !a.opts.Now().Before(t.Expires) {
-		return t, store.Write{}, fmt.Errorf("%w: expired at %s", errBadToken, t.Expires.Format(time.RFC3339))
+		return t, 0, fmt.Errorf("%w: expired at %s", errBadToken, t.Expires.Format(time.RFC3339))
 	}
-	if t.Uses >= t.MaxUses {
-		return t, store.Write{}, fmt.Errorf("%w: all of its %d uses are spent", errBadToken, t.MaxUses)
-	}
-	t.Uses++
-	write, err := encoded(e.Key, t, e.Revision)
-	return t, write, err
+	return t, e.Revision, nil
 }
 
 func hashSecret(secret string) string {

@@ -217,6 +217,9 @@ func (s *Server) SetCompiled(c *compile.Compiled) {
 
 // Ready reports why streams are refused, if they are.
 func (s *Server) Ready() error {
+	if s.open.Err() != nil {
+		return errors.New("stopping")
+	}
 	if s.compiled.Load() == nil {
 		return errors.New("no configuration has been read")
 	}
