@@ -19,9 +19,6 @@ const generationKey = "generation"
 // maxAttempts is how often a write is tried while other replicas write.
 const maxAttempts = 10
 
-// errBusy is a write that others overtook maxAttempts times.
-var errBusy = connect.NewError(connect.CodeUnavailable, errors.New("too many writes at once: try again"))
-
 // desired is everything that is stored, as a write is checked against it.
 type desired struct {
 	generation int64 // revision of generationKey, -1 before the first write
@@ -60,7 +57,7 @@ func (a *API) write(ctx context.Context, plan change) (revision int64, err error
 		}
 		return revision, nil
 	}
-	return 0, errBusy
+	return 0, connect.NewError(connect.CodeUnavailable, errors.New("too many writes at once: try again"))
 }
 
 // desired reads the generation before the resources: if these are newer, the write that depends on it fails.

@@ -12,9 +12,6 @@ import (
 	"github.com/outrigger-mesh/outrigger/proto/resource"
 )
 
-// errStopped ends Watches when the server stops. Another replica goes on from the same revision.
-var errStopped = connect.NewError(connect.CodeUnavailable, errors.New("stopping: watch again from the last revision received"))
-
 // sink is a Watch's answers.
 type sink = *connect.ServerStream[outriggerv1.WatchResponse]
 
@@ -66,7 +63,7 @@ func (a *API) sendChanges(ctx context.Context, prefix string, after int64, out s
 	for {
 		select {
 		case <-a.stopped:
-			return errStopped
+			return connect.NewError(connect.CodeUnavailable, errors.New("stopping: watch again from the last revision received"))
 		case batch, ok := <-changes:
 			if !ok {
 				return ctx.Err()

@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/goleak"
 )
@@ -325,6 +327,37 @@ func TestOpenRefusesWhatCannotWork(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: Open: %v; want %q in it", name, err, c.want)
 		}
+	}
+}
+
+func TestAClusterMayAskForCertificates(t *testing.T) {
+	log := zapLogger(slog.New(slog.DiscardHandler))
+	cert, err := transport.SelfCert(log, t.TempDir(), []string{"127.0.0.1:0"}, 1, x509.ExtKeyUsageClientAuth)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := embeddedConfig(Options{DataDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	listen := url.URL{Scheme: "https", Host: "127.0.0.1:0"}
+	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{listen}, []url.URL{listen}
+	c.ClientTLSInfo = transport.TLSInfo{CertFile: cert.CertFile, KeyFile: cert.KeyFile, TrustedCAFile: cert.CertFile, ClientCertAuth: true}
+	member, err := embed.StartEtcd(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(member.Close)
+	endpoints := []string{"https://" + member.Clients[0].Addr().String()}
+
+	s := open(t, Options{Endpoints: endpoints, CAFile: cert.CertFile, CertFile: cert.CertFile, KeyFile: cert.KeyFile})
+	apply(t, s, put("a", "1"))
+	for name, o := range map[string]Options{
+		"no certificate": {Endpoints: endpoints, CAFile: cert.CertFile},
+		"no authority":   {Endpoints: endpoints, CertFile: cert.CertFile, KeyFile: cert.KeyFile},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		if _, err := Open(ctx, o); err == nil || !strings.Contains(err.Error(), "does not answer") {
+			t.Errorf("%s: Open: %v; want that it does not answer", name, err)
+		}
+		cancel()
 	}
 }
 

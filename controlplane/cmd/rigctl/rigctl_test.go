@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -70,14 +72,7 @@ func (tokens) Create(_ context.Context, labels map[string]string, ttl time.Durat
 	return fmt.Sprintf("token-%s-%v-%d", labels["app"], ttl, uses), time.Unix(1e9, 0), nil
 }
 
-// rig is a control plane's API and a directory with files for rigctl.
-type rig struct {
-	t   *testing.T
-	dir string
-	env []string
-}
-
-func newRig(t *testing.T) *rig {
+func newAPI(t *testing.T) *api.API {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Options{DataDir: t.TempDir()})
 	if err != nil {
@@ -88,11 +83,23 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return a
+}
+
+// rig is a control plane's API and a directory with files for rigctl.
+type rig struct {
+	t   *testing.T
+	dir string
+	env []string
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := a.Server("")
+	srv := newAPI(t).Server("")
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
 	t.Cleanup(func() {
@@ -260,6 +267,19 @@ func TestEveryMistakeIsOnItsLineWithFileAndDocument(t *testing.T) {
 	r.write("b.yaml", binding)
 	if out := r.run("", "validate", "-f", "a.yaml", "-f", "b.yaml"); out != "2 resources are valid\n" {
 		t.Errorf("validate: %s", out)
+	}
+}
+
+func TestCertificatesAreChecked(t *testing.T) {
+	r := newRig(t)
+	srv := httptest.NewTLSServer(newAPI(t).Handler())
+	t.Cleanup(srv.Close)
+	r.env[0] = "RIGCTL_SERVER=" + srv.URL
+	r.write("ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})))
+	r.run(upstream, "apply", "-f", "-", "--ca-file", "ca.pem")
+	status, _, stderr := r.try("", "get")
+	if status != 3 || !strings.Contains(stderr, "certificate") {
+		t.Errorf("without --ca-file: exit %d, %s; want 3 and why", status, stderr)
 	}
 }
 
