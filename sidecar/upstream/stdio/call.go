@@ -62,8 +62,9 @@ func (k *call) encode(m *mcp.Message) []byte {
 func (k *call) armLocked(ctx context.Context, timeout time.Duration) {
 	k.unwatch = context.AfterFunc(ctx, func() { k.abandon(ctx.Err(), nil) })
 	if timeout > 0 && !k.listens {
-		why := k.pipe.fault(upstream.TimedOut, fmt.Sprintf("no answer within %v", timeout), nil)
-		k.timer = time.AfterFunc(timeout, func() { k.abandon(why, nil) })
+		k.timer = time.AfterFunc(timeout, func() {
+			k.abandon(k.pipe.fault(upstream.TimedOut, fmt.Sprintf("no answer within %v", timeout), nil), nil)
+		})
 	}
 }
 

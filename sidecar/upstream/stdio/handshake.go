@@ -20,6 +20,9 @@ func (s *Server) learn(eras mcp.Eras, skipProbe bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.skipProbe = skipProbe
+	if eras != 0 {
+		s.split = eras == mcp.EraSet(mcp.Legacy, mcp.Stateless)
+	}
 	if s.fixed == 0 {
 		s.eras = eras
 	}

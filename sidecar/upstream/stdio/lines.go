@@ -24,7 +24,7 @@ type line struct {
 	long bool
 }
 
-// lineReader cuts output into lines of at most max bytes and skips the rest of longer ones.
+// lineReader cuts output into lines of at most max bytes, a carriage return counted, and skips the rest of longer ones.
 type lineReader struct {
 	r       *bufio.Reader
 	max     int
@@ -51,11 +51,11 @@ func (l *lineReader) next() (line, error) {
 		part, err = l.r.ReadSlice('\n')
 		l.scratch = append(l.scratch, part...)
 	}
-	if whole := trimEnd(l.scratch); err != bufio.ErrBufferFull && len(whole) <= l.max {
+	if whole := bytes.TrimSuffix(l.scratch, []byte("\n")); err != bufio.ErrBufferFull && len(whole) <= l.max {
 		if err != nil && len(whole) == 0 {
 			return line{}, err
 		}
-		return line{data: whole}, nil
+		return line{data: trimEnd(whole)}, nil
 	}
 	return l.skip(err), nil
 }

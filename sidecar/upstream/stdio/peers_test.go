@@ -56,6 +56,9 @@ func serveSDK(versions []string) {
 		sdk.AddTool(server, &sdk.Tool{Name: "grown"}, sdkProgress)
 		return nil, nil, nil
 	})
+	sdk.AddTool(server, &sdk.Tool{Name: "log"}, func(ctx context.Context, r *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
+		return nil, nil, r.Session.Log(ctx, &sdk.LoggingMessageParams{Level: "error", Data: "hello"})
+	})
 	// hold reports through progress that it runs, and through standard error that it was cancelled.
 	sdk.AddTool(server, &sdk.Tool{Name: "hold"}, func(ctx context.Context, r *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
 		sdkNotify(ctx, r, 1)
@@ -97,6 +100,7 @@ func sdkElicit(ctx context.Context, r *sdk.CallToolRequest, _ struct{}) (*sdk.Ca
 //	hang     answers nothing at all
 //	mute     answers initialize, and after that nothing
 //	stubborn ignores the end of its input, and SIGTERM
+//	modern   speaks the stateless wire
 //	refusing answers initialize with an error
 //	deaf     reads nothing after initialize
 type script struct {
@@ -158,6 +162,14 @@ func (s *script) handle(m *peerMessage) {
 		os.Exit(7)
 	}
 	switch m.Method {
+	case "server/discover":
+		if s.mode == "modern" {
+			s.result(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{}}`)
+			return
+		}
+		s.line(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"what?"}}`, m.ID)
+	case "subscriptions/listen":
+		s.line(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":{},"_meta":{"io.modelcontextprotocol/subscriptionId":%s}}}`, m.ID)
 	case "initialize":
 		s.initialized++
 		if s.mode == "refusing" {

@@ -36,14 +36,15 @@ func (o *sessions) reserve() (ok bool) {
 	return true
 }
 
-// add reports whether the session may live; it may not when close came first.
+// add reports whether the session may live: not when close, or the end of its process, came first.
 func (o *sessions) add(s *ownSession) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.closed {
-		o.open[s] = struct{}{}
+	if o.closed || s.over {
+		return false
 	}
-	return !o.closed
+	o.open[s] = struct{}{}
+	return true
 }
 
 // release gives a place back, when the process is gone.
@@ -51,6 +52,7 @@ func (o *sessions) release(s *ownSession) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.places--
+	s.over = true
 	delete(o.open, s)
 }
 
@@ -70,6 +72,7 @@ type ownSession struct {
 	inbox
 	server *Server
 	pipe   *pipe
+	over   bool // its process is gone; guarded by sessions
 }
 
 // openOwn starts a process and gives it the client's own initialize.
@@ -95,7 +98,7 @@ func (s *Server) openOwn(ctx context.Context, m *mcp.Message) (upstream.Session,
 	case err != nil:
 		return nil, nil, err
 	case ok:
-		return nil, nil, s.fault(upstream.Unreachable, "it was closed", errClosed)
+		return nil, nil, s.fault(upstream.Unreachable, "its process was stopped or ended right after initialize", nil)
 	}
 	return nil, bodyAnswer(response), nil
 }

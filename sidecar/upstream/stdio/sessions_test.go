@@ -3,6 +3,7 @@ package stdio
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -249,5 +250,71 @@ func TestAListenIsToldApartByItsId(t *testing.T) {
 	cancel()
 	if e, err := a.Events.Next(); err == nil {
 		t.Errorf("after its context the listen gave %s", e.Data)
+	}
+}
+
+const modernListen = `{"jsonrpc":"2.0","id":"L","method":"subscriptions/listen","params":{"notifications":{},"_meta":{"progressToken":1` + statelessMeta + `}}}`
+
+func acknowledgedListen(t *testing.T, h *harness) upstream.EventStream {
+	t.Helper()
+	a, err := h.Call(within(t), message(t, modernListen))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close() })
+	if m := scan(t, next(t, a.Events)); m.Method != mcp.NotificationAcknowledged {
+		t.Fatalf("the listen began with %s", m.Raw)
+	}
+	return a.Events
+}
+
+func TestAListenEndsInOrderOrAbruptly(t *testing.T) {
+	h := newHarness(t, "modern")
+	inOrder, abruptly := acknowledgedListen(t, h), acknowledgedListen(t, h) // the probe was 1, these are 2 and 3
+	tool(t, h.Call, "say", `{"lines":["{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":2}}","{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}}"]}`)
+	want := `{"jsonrpc":"2.0","id":"L","result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/subscriptionId":"L"}}}`
+	if got := next(t, inOrder); got != want {
+		t.Errorf("the listen ended with %s, want %s", got, want)
+	}
+	if _, err := inOrder.Next(); err != io.EOF {
+		t.Errorf("after its response the listen gave %v", err)
+	}
+	_, err := h.Call(within(t), message(t, toolCall("1", "exit", "{}")))
+	wantKind(t, err, upstream.Lost)
+	_, err = abruptly.Next()
+	wantKind(t, err, upstream.Lost)
+	acknowledgedListen(t, h)
+}
+
+func TestALogMessageGoesToTheOnlyCallThatAsked(t *testing.T) {
+	h := newHarness(t, "sdk-stateless")
+	logging := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"%s","arguments":{},"_meta":{"progressToken":"p"` + statelessMeta +
+		`,"io.modelcontextprotocol/logLevel":"info"}}}`
+	holding := message(t, fmt.Sprintf(logging, "hold"))
+	if all := ask(t, h.Call, fmt.Sprintf(logging, "log")); len(all) != 2 || !strings.Contains(all[0], "hello") {
+		t.Errorf("the call got %s, want its log message and the response", all)
+	}
+	held, err := h.Call(within(t), holding)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if all := ask(t, h.Call, fmt.Sprintf(logging, "log")); len(all) != 1 {
+		t.Errorf("with two such calls in flight one got %s", all)
+	}
+}
+
+// A client's notifications/cancelled names an id of its own, which many share: it must not reach the process.
+func TestAStatelessCancelNotificationGoesNowhere(t *testing.T) {
+	h := newHarness(t, "modern")
+	a, err := h.Call(within(t), message(t, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`))
+	if err != nil || a.Status != 202 || a.Body != nil || a.Events != nil {
+		t.Fatalf("got %+v, %v", a, err)
+	}
+	if _, err := h.Call(within(t), message(t, `{"jsonrpc":"2.0","method":"notifications/custom"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if got := tool(t, h.Call, "seen", "{}"); got != `["server/discover","notifications/custom","tools/call"]` {
+		t.Errorf("the process saw %s", got)
 	}
 }

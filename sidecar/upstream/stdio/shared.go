@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -35,7 +36,8 @@ func newPool(s *Server) *pool {
 
 // open makes a session and answers a client's initialize from the process's own.
 func (o *pool) open(ctx context.Context, m *mcp.Message) (upstream.Session, *upstream.Answer, error) {
-	if _, err := o.pipe(ctx, true); err != nil {
+	times := o.server.times
+	if _, err := o.server.pipeFor(ctx, mcp.Legacy, times.connect+times.handshake); err != nil {
 		return nil, nil, err
 	}
 	s := &sharedSession{inbox: newInbox(o.server.log), pool: o, level: noLevel, uris: map[string]struct{}{}}
@@ -45,12 +47,14 @@ func (o *pool) open(ctx context.Context, m *mcp.Message) (upstream.Session, *ups
 	return s, bodyAnswer(o.welcome.answer(m)), nil
 }
 
-func (o *pool) pipe(ctx context.Context, opening bool) (*pipe, error) {
-	wait := o.server.times.connect
-	if opening {
-		wait += o.server.times.handshake
+// pipe returns the process's pipe for a session that is open. When the server that came back after a restart no longer
+// speaks the legacy wire, its sessions are gone.
+func (o *pool) pipe(ctx context.Context) (*pipe, error) {
+	p, err := o.server.pipeFor(ctx, mcp.Legacy, o.server.times.connect)
+	if e := (*upstream.Error)(nil); errors.As(err, &e) && e.Kind == upstream.WrongEra {
+		return nil, o.server.fault(upstream.SessionGone, e.Detail, err)
 	}
-	return o.server.pipeFor(ctx, mcp.Legacy, wait)
+	return p, err
 }
 
 // move tells a new process what the one before it knew, and the clients that lists may have changed.
@@ -237,7 +241,7 @@ func (s *sharedSession) isClosed() bool {
 }
 
 func (s *sharedSession) begin(ctx context.Context, m *mcp.Message) (*call, error) {
-	p, err := s.pool.pipe(ctx, false)
+	p, err := s.pool.pipe(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +267,7 @@ func (s *sharedSession) notify(ctx context.Context, m *mcp.Message) error {
 	case mcp.NotificationInitialized, mcp.NotificationRootsChanged, mcp.NotificationProgress:
 		return nil
 	}
-	p, err := s.pool.pipe(ctx, false)
+	p, err := s.pool.pipe(ctx)
 	if err != nil {
 		return err
 	}

@@ -67,6 +67,7 @@ type Server struct {
 
 	mu        sync.Mutex // guards below
 	eras      mcp.Eras   // the verdict; 0 while there is none
+	split     bool       // it spoke both wires when last asked, so legacy has the legacy sessions
 	skipProbe bool       // the last process ended, or said nothing, when it was probed
 }
 
@@ -142,7 +143,9 @@ func (s *Server) need(ctx context.Context, era mcp.Era) error {
 
 // lineFor is the supervisor of the process that serves an era.
 func (s *Server) lineFor(era mcp.Era) *supervisor {
-	if era == mcp.Legacy && s.known().Has(mcp.Stateless) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if era == mcp.Legacy && s.split {
 		return s.legacy
 	}
 	return s.primary
@@ -179,7 +182,10 @@ func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 		return nil, err
 	}
 	if m.Kind != mcp.Request {
-		return &upstream.Answer{Status: 202}, p.notify(m)
+		if err := p.notify(m); err != nil {
+			return nil, err
+		}
+		return &upstream.Answer{Status: 202}, nil
 	}
 	k, err := p.begin(ctx, m, order{timeout: s.times.call})
 	if err != nil {
