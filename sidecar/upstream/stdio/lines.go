@@ -73,7 +73,7 @@ func (l *lineReader) skip(err error) line {
 			tail = append(tail[:0], lastBytes(joined)...)
 		}
 	}
-	head := l.scratch[:min(len(l.scratch), headKept)]
+	head := trimEnd(l.scratch[:min(len(l.scratch), headKept)])
 	return line{data: head, tail: trimEnd(tail), long: true}
 }
 
