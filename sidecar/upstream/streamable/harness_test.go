@@ -2,7 +2,6 @@ package streamable
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -238,7 +237,7 @@ func always(answer string) func(*peer, net.Conn, *bufio.Reader) {
 	}
 }
 
-// once answers the first request of a connection with the bytes, and closes it.
+// onceEach answers the first request of a connection with the bytes, and closes it.
 func onceEach(answer string) func(*peer, net.Conn, *bufio.Reader) {
 	return func(p *peer, c net.Conn, r *bufio.Reader) {
 		if _, _, ok := p.read(r); ok {
@@ -263,7 +262,5 @@ const (
 // unixSocket is a path for a socket, short enough for the system.
 func unixSocket(t testing.TB) string { return filepath.Join(t.TempDir(), "s") }
 
-// chunked writes chunks of an answer as they are given.
+// chunk is one chunk of an answer.
 func chunk(s string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(s), s) }
-
-var _ = bytes.Equal
