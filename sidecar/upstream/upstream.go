@@ -112,15 +112,15 @@ var ErrNoStream = errors.New("the server offers no stream outside of calls")
 type Kind uint8
 
 const (
-	Unreachable   Kind = iota // nothing was sent; trying again later is safe
-	Lost                      // sent, and the answer did not come whole: its fate is unknown
-	TimedOut                  // sent, and the configured time passed
-	BadAnswer                 // the server answered something that is not MCP
-	Unauthorized              // the server refused the sidecar's own credential
-	SessionGone               // the legacy session is gone and could not be opened again
-	WrongEra                  // the server does not speak the call's wire
-	Overloaded                // a bound of ours is reached (pipe queue, message size)
-	notAKind                  // one past the last, for tables
+	Unreachable  Kind = iota // nothing was sent; trying again later is safe
+	Lost                     // sent, and the answer did not come whole: its fate is unknown
+	TimedOut                 // sent, and the configured time passed
+	BadAnswer                // the server answered something that is not MCP
+	Unauthorized             // the server refused the sidecar's own credential
+	SessionGone              // the legacy session is gone and could not be opened again
+	WrongEra                 // the server does not speak the call's wire
+	Overloaded               // a bound of ours is reached (pipe queue, message size)
+	notAKind                 // one past the last, for tables
 )
 
 // Reason is the kind's short stable name, used as a metric label and in errors' data.

@@ -1,0 +1,136 @@
+// Package admin is the sidecar's port for its operators: health, readiness, metrics, and what runs now.
+//
+// It is served apart from MCP, on an address of its own, and holds no secret: of a process's environment the names are
+// shown and of a URL's user the name, never the values.
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/pprof"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/protobuf/proto"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/proto/resource"
+	"github.com/outrigger-mesh/outrigger/sidecar/config"
+)
+
+const (
+	// readyTimeout bounds one readiness check, with every server's handshake in it.
+	readyTimeout = 5 * time.Second
+	// readyFresh is how long a verdict stands, so that a storm of probes is one check.
+	readyFresh = time.Second
+)
+
+// Options are what the admin port shows. All but Profiling are required.
+type Options struct {
+	Gatherer  prometheus.Gatherer
+	Ready     func(context.Context) []error // why the sidecar should get no traffic
+	Running   func() *config.Config         // what runs now
+	Source    func() any                    // where it came from, as JSON
+	Profiling bool                          // serve /debug/pprof
+}
+
+// Handler serves the admin port:
+//
+//	/healthz  200 while the process answers
+//	/readyz   200 or 503, with the reasons
+//	/metrics  Prometheus
+//	/config   the configuration that runs, and its source
+func Handler(o Options) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.Handle("GET /readyz", &readiness{check: o.Ready})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
+	mux.HandleFunc("GET /config", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]any{"source": o.Source(), "running": dump(o.Running())})
+	})
+	if o.Profiling {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	}
+	return mux
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(v) // the client is gone; there is nobody to tell
+}
+
+// readiness answers /readyz. Probes that come while a check runs share it, and for a moment its verdict.
+type readiness struct {
+	check func(context.Context) []error
+
+	mu       sync.Mutex // held by the one check that runs
+	at       time.Time
+	problems []string
+}
+
+func (r *readiness) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	problems := r.verdict()
+	status := http.StatusOK
+	if len(problems) > 0 {
+		status = http.StatusServiceUnavailable
+	}
+	writeJSON(w, status, map[string]any{"ready": len(problems) == 0, "problems": problems})
+}
+
+func (r *readiness) verdict() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.at.IsZero() && time.Since(r.at) < readyFresh {
+		return r.problems
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
+	defer cancel()
+	r.problems = []string{}
+	for _, err := range r.check(ctx) {
+		r.problems = append(r.problems, err.Error())
+	}
+	r.at = time.Now()
+	return r.problems
+}
+
+// dump is a configuration as its authors would write it, with what may be secret masked.
+func dump(c *config.Config) map[string]any {
+	resources := []any{}
+	for _, u := range c.Upstreams {
+		resources = append(resources, entry(masked(u)))
+	}
+	for _, b := range c.Bindings {
+		resources = append(resources, entry(b))
+	}
+	return map[string]any{"generation": c.Generation, "resources": resources}
+}
+
+func entry(o resource.Object) map[string]any {
+	return map[string]any{"kind": resource.KindOf(o), "name": o.GetName(), "spec": resource.Encode(o).AsMap()}
+}
+
+// masked is u without what may be secret in it.
+func masked(u *outriggerv1.Upstream) *outriggerv1.Upstream {
+	u = proto.Clone(u).(*outriggerv1.Upstream)
+	for name := range u.GetStdio().GetEnv() {
+		u.GetStdio().Env[name] = "***"
+	}
+	if h := u.GetHttp(); h != nil {
+		if parsed, err := url.Parse(h.GetUrl()); err == nil {
+			h.Url = parsed.Redacted()
+		}
+	}
+	return u
+}

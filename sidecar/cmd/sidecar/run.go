@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/admin"
+	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/proxy"
+	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
+)
+
+// run serves until ctx ends, then drains.
+func run(ctx context.Context, o *options, log *slog.Logger) error {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	var access *telemetry.AccessLog
+	if o.accessLog {
+		access = telemetry.NewAccessLog(os.Stdout)
+		defer access.Close()
+	}
+	p := proxy.New(proxy.Options{
+		Log: log, Metrics: telemetry.NewMetrics(reg, buildVersion()), Access: access,
+		Dial: proxy.Dialer{Log: log, CredentialsDir: o.credentialsDir, Version: buildVersion()}.Dial,
+	})
+	src, err := newSource(o, p, reg, log)
+	if err != nil {
+		return err
+	}
+	tlsConfig, err := serverTLS(o)
+	if err != nil {
+		return err
+	}
+	s := &servers{o: o, log: log, proxy: p, mcp: proxy.NewServer(p, tlsConfig, log)}
+	s.admin = adminServer(o, p, reg, src)
+	if err := s.listen(); err != nil {
+		return err
+	}
+	log.Info("sidecar started", "version", buildVersion(), "mcp", s.mcpAddr.String(), "admin", o.admin,
+		"fleet_state", "in this process: sessions are this sidecar's own")
+	return s.serve(ctx, src.Run)
+}
+
+// servers are the process's two ports and what stops with them.
+type servers struct {
+	o     *options
+	log   *slog.Logger
+	proxy *proxy.Proxy
+	mcp   *http.Server
+	admin *http.Server // nil for none
+
+	mcpListener   net.Listener
+	mcpAddr       net.Addr
+	adminListener net.Listener
+}
+
+func (s *servers) listen() (err error) {
+	if s.mcpListener, err = net.Listen("tcp", s.o.listen); err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	s.mcpAddr = s.mcpListener.Addr()
+	if s.admin == nil {
+		return nil
+	}
+	if s.adminListener, err = net.Listen("tcp", s.o.admin); err != nil {
+		return errors.Join(fmt.Errorf("--admin: %w", err), s.mcpListener.Close())
+	}
+	return nil
+}
+
+// serve runs the ports and the configuration's source until ctx ends or one of them fails. The source goes on while
+// calls finish.
+func (s *servers) serve(ctx context.Context, source func(context.Context) error) error {
+	failed := make(chan error, 3)
+	sourceCtx, stopSource := context.WithCancel(context.Background())
+	var wait sync.WaitGroup
+	start := func(f func() error) {
+		wait.Go(func() {
+			if err := f(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, context.Canceled) {
+				failed <- err
+			}
+		})
+	}
+	start(func() error {
+		if s.mcp.TLSConfig != nil {
+			return s.mcp.ServeTLS(s.mcpListener, "", "")
+		}
+		return s.mcp.Serve(s.mcpListener)
+	})
+	if s.admin != nil {
+		start(func() error { return s.admin.Serve(s.adminListener) })
+	}
+	start(func() error { return source(sourceCtx) })
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	s.stop()
+	stopSource()
+	wait.Wait()
+	return err
+}
+
+// stop drains: streams end in good order and calls may finish; what is left at the end of the time is cut.
+func (s *servers) stop() {
+	s.log.Info("draining", "for_at_most", s.o.drainTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.o.drainTimeout)
+	defer cancel()
+	s.proxy.Drain()
+	if err := s.mcp.Shutdown(ctx); err != nil {
+		s.log.Warn("calls were still under way at the end of the drain", "error", err)
+		_ = s.mcp.Close() // cuts what is left; there is nothing to do about a failure
+	}
+	closing, cancelClose := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancelClose()
+	s.proxy.Close(closing)
+	if s.admin != nil {
+		_ = s.admin.Close() // a scrape may be cut
+	}
+}
+
+func adminServer(o *options, p *proxy.Proxy, reg *prometheus.Registry, src source) *http.Server {
+	if o.admin == "" {
+		return nil
+	}
+	return &http.Server{
+		Handler: admin.Handler(admin.Options{
+			Gatherer: prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { p.CountSessions(); return reg.Gather() }),
+			Ready:    p.Ready, Running: p.Running, Source: func() any { return src.Status() }, Profiling: o.profiling,
+		}),
+		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute,
+	}
+}
+
+// serverTLS is the MCP port's TLS; nil for none.
+func serverTLS(o *options) (*tls.Config, error) {
+	if o.tlsCert == "" {
+		return nil, nil
+	}
+	cert, err := tls.LoadX509KeyPair(o.tlsCert, o.tlsKey)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-cert, --tls-key: %w", err)
+	}
+	c := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	if o.tlsClientCA == "" {
+		return c, nil
+	}
+	pem, err := os.ReadFile(o.tlsClientCA)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-client-ca: %w", err)
+	}
+	c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
+	if !c.ClientCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("--tls-client-ca: %s holds no certificate", o.tlsClientCA)
+	}
+	return c, nil
+}
+
+// source is where the configuration comes from.
+type source interface {
+	Run(context.Context) error
+	Status() config.Status
+}

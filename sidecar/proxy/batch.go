@@ -1,0 +1,137 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/session"
+)
+
+const (
+	// maxBatch is how many messages a batch may have.
+	maxBatch = 100
+	// batchWorkers is how many of a batch's requests are under way at once.
+	batchWorkers = 8
+)
+
+// serveBatch carries an array of messages, which only 2025-03-26 has. Each member takes the same way as if it had come
+// alone, with its own count and access line. Requests are answered on one SSE stream, each when its answer is there.
+func (x *exchange) serveBatch() error {
+	if len(x.r.Header[mcp.HeaderSessionID]) == 0 {
+		return noBatch()
+	}
+	s, err := x.session()
+	if err != nil {
+		return err
+	}
+	if s.Version != mcp.Version20250326 {
+		return noBatch()
+	}
+	msgs, err := mcp.ScanBatch(x.body, x.ep.limits, maxBatch)
+	if err != nil {
+		return err
+	}
+	var requests []*exchange
+	for i := range msgs {
+		m := x.member(msgs[i])
+		if m.msg.Kind == mcp.Request {
+			requests = append(requests, m)
+		} else {
+			m.tellMember(s)
+		}
+	}
+	if len(requests) == 0 {
+		return x.accepted()
+	}
+	x.answerBatch(s, requests)
+	return nil
+}
+
+func noBatch() error {
+	return &refusal{status: http.StatusBadRequest, code: mcp.CodeInvalidRequest, reason: "batch",
+		message: "one JSON-RPC message per request: batches exist in sessions of 2025-03-26 only"}
+}
+
+// member is a batch's message as an exchange of its own, which shares the connection.
+func (x *exchange) member(m mcp.Message) *exchange {
+	return &exchange{p: x.p, w: x.w, r: x.r, start: x.start, ep: x.ep, era: mcp.Legacy, msg: m, label: methodLabel(&m)}
+}
+
+// tellMember carries a notification or response; there is no answer to show a failure in.
+func (x *exchange) tellMember(s *session.Session) {
+	if _, err := s.Upstream.Call(s.Context(), x.call()); err != nil {
+		x.show(err)
+	}
+	x.status = http.StatusAccepted
+	x.p.record(x)
+}
+
+// answerBatch runs the requests, some at a time, and sends what they answer.
+func (x *exchange) answerBatch(s *session.Session, requests []*exchange) {
+	out := x.openEvents()
+	defer out.close()
+	var wait sync.WaitGroup
+	places := make(chan struct{}, batchWorkers)
+	for _, m := range requests {
+		places <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-places }()
+			m.status = http.StatusOK
+			if err := m.callMember(s, out); err != nil {
+				_, e, _ := m.show(err)
+				_ = out.send(mcp.Event{Data: mcp.AppendError(nil, e.ID, e)}) // the others' answers are still wanted
+			}
+			x.p.record(m)
+		})
+	}
+	wait.Wait()
+}
+
+// callMember carries one request and sends its messages on the batch's stream.
+func (x *exchange) callMember(s *session.Session, out *eventWriter) error {
+	if x.msg.Method == "initialize" {
+		return &refusal{code: mcp.CodeInvalidRequest, reason: "batch", message: "initialize must not be part of a batch"}
+	}
+	ctx, done := s.Begin(x.msg.ID.Of(x.msg.Raw))
+	defer done()
+	a, err := s.Upstream.Call(ctx, x.call())
+	if err != nil {
+		return x.lostSession(s, err)
+	}
+	defer a.Close()
+	if a.Body != nil {
+		body, err := readAnswer(a.Body)
+		if err != nil {
+			return err
+		}
+		x.outcome = outcomeOf(body)
+		return out.send(mcp.Event{Data: body})
+	}
+	for {
+		ev, err := a.Events.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		x.outcome = outcomeOf(ev.Data)
+		if err := out.send(mcp.Event{Data: ev.Data}); err != nil {
+			return err
+		}
+	}
+}
+
+// maxBatchAnswer is the longest JSON answer of a batch's member: it is held whole to become one event.
+const maxBatchAnswer = 16 << 20
+
+func readAnswer(r io.Reader) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(r, maxBatchAnswer+1))
+	if err == nil && len(body) > maxBatchAnswer {
+		err = errors.New("the answer is too long for a batch")
+	}
+	return body, err
+}

@@ -1,0 +1,93 @@
+package proxy
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream/stdio"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream/streamable"
+)
+
+// maxCredential is the longest credential file that is read.
+const maxCredential = 64 << 10
+
+// Dialer makes servers of every transport. It is Options.Dial's usual value.
+type Dialer struct {
+	Log            *slog.Logger
+	CredentialsDir string // where Credential.file is looked up; empty: nowhere
+	Version        string // the build's, for handshakes of the sidecar's own
+}
+
+// Dial makes the server that u names, and reaches for nothing but its credential.
+func (d Dialer) Dial(u *outriggerv1.Upstream) (upstream.Server, error) {
+	log := d.Log.With("upstream", u.GetName())
+	switch u.GetTransport().(type) {
+	case *outriggerv1.Upstream_Http:
+		credential, err := d.credential(u.GetCredential())
+		if err != nil {
+			return nil, fmt.Errorf("spec.credential: %w", err)
+		}
+		return streamable.New(u.GetName(), u, streamable.Options{
+			Log: log, Credential: credential, UserAgent: "outrigger/" + d.Version,
+			ClientInfo: streamable.ClientInfo{Name: "outrigger", Version: d.Version},
+		})
+	case *outriggerv1.Upstream_Stdio:
+		return stdio.New(u.GetName(), u, stdio.Options{Log: log, ClientName: "outrigger", ClientVersion: d.Version})
+	}
+	return nil, fmt.Errorf("spec: this sidecar knows no transport that it names")
+}
+
+// credential reads the value where this sidecar runs. Its errors name the place, never the value.
+func (d Dialer) credential(c *outriggerv1.Credential) (streamable.Credential, error) {
+	if c == nil {
+		return streamable.Credential{}, nil
+	}
+	value := ""
+	switch src := c.GetSource().(type) {
+	case *outriggerv1.Credential_Env:
+		value = os.Getenv(src.Env)
+		if value == "" {
+			return streamable.Credential{}, fmt.Errorf("env: %s is not set where this sidecar runs", src.Env)
+		}
+	case *outriggerv1.Credential_File:
+		var err error
+		if value, err = d.credentialFile(src.File); err != nil {
+			return streamable.Credential{}, err
+		}
+	default:
+		return streamable.Credential{}, fmt.Errorf("one of env and file is required")
+	}
+	header := c.GetHeader()
+	if header == "" {
+		header = "Authorization"
+	}
+	return streamable.Credential{Header: header, Value: c.GetPrefix() + value}, nil
+}
+
+func (d Dialer) credentialFile(name string) (string, error) {
+	if d.CredentialsDir == "" {
+		return "", fmt.Errorf("file: this sidecar runs without --credentials-dir")
+	}
+	if name != filepath.Base(name) || name == "." || name == ".." {
+		return "", fmt.Errorf("file: must be the bare name of a file in --credentials-dir")
+	}
+	path := filepath.Join(d.CredentialsDir, name)
+	info, err := os.Stat(path)
+	if err != nil || info.Size() > maxCredential {
+		return "", fmt.Errorf("file: %q cannot be read in --credentials-dir, or is longer than %d bytes", name, maxCredential)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("file: %q cannot be read in --credentials-dir", name)
+	}
+	value := strings.TrimRight(string(b), "\r\n")
+	if value == "" {
+		return "", fmt.Errorf("file: %q in --credentials-dir is empty", name)
+	}
+	return value, nil
+}

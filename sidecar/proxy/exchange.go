@@ -1,0 +1,163 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// exchange is one HTTP request and what is known of it so far. One goroutine uses it.
+type exchange struct {
+	// Set by ServeHTTP, never changed.
+	p     *Proxy
+	w     http.ResponseWriter
+	r     *http.Request
+	start time.Time
+
+	ep     *endpoint // set by step 1
+	body   []byte    // the request's body; held until release
+	pooled *[]byte   // where body came from
+	batch  bool
+	msg    mcp.Message
+	era    mcp.Era
+	label  string // the metric's method
+
+	// What record says of it.
+	outcome telemetry.Outcome
+	reason  string
+	status  int // HTTP status written; 0 while nothing was
+	out     int64
+	aborted bool // the answer broke off: the connection must not look complete
+}
+
+// keptBody is the largest body buffer that goes back to the pool.
+const keptBody = 64 << 10
+
+var bodies = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
+
+// release gives back what the exchange held. Nothing may use its message afterwards.
+func (x *exchange) release() {
+	if x.ep != nil {
+		x.ep.use.end()
+	}
+	if x.pooled != nil && cap(x.body) <= keptBody {
+		*x.pooled = x.body[:0]
+		bodies.Put(x.pooled)
+	}
+}
+
+// read takes the body in and scans it. It fails with an *mcp.Error or a *refusal.
+func (x *exchange) read() error {
+	if err := checkMedia(x.r.Header); err != nil {
+		return err
+	}
+	if err := x.readBody(); err != nil {
+		return err
+	}
+	if mcp.IsBatch(x.body) {
+		x.batch, x.era = true, mcp.Legacy
+		return nil
+	}
+	var err error
+	x.msg, err = mcp.Scan(x.body, x.ep.limits)
+	if err != nil {
+		return err
+	}
+	x.label = methodLabel(&x.msg)
+	return nil
+}
+
+func methodLabel(m *mcp.Message) string {
+	if m.Kind == mcp.Response {
+		return "response"
+	}
+	return m.Method
+}
+
+// readBody reads the whole body within the endpoint's size and time.
+func (x *exchange) readBody() error {
+	limit := x.ep.maxBody
+	if x.r.ContentLength > limit {
+		return tooLarge(limit)
+	}
+	x.deadline(x.ep.readTimeout)
+	defer x.deadline(0)
+	x.pooled = bodies.Get().(*[]byte)
+	buf := (*x.pooled)[:0]
+	if n := int(x.r.ContentLength); n >= cap(buf) {
+		buf = make([]byte, 0, n+1)
+	}
+	for {
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := x.r.Body.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		x.body = buf
+		switch {
+		case int64(len(buf)) > limit:
+			return tooLarge(limit)
+		case err == io.EOF:
+			return nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return &refusal{status: http.StatusRequestTimeout, code: mcp.CodeInvalidRequest, reason: "body_timeout",
+				message: "the request's body did not arrive in time", close: true}
+		case err != nil:
+			return &refusal{status: http.StatusBadRequest, code: mcp.CodeParseError, reason: "body_broken",
+				message: "the request's body could not be read", close: true}
+		}
+	}
+}
+
+// deadline bounds reading from the client from now; 0 lifts the bound.
+func (x *exchange) deadline(d time.Duration) {
+	var at time.Time
+	if d > 0 {
+		at = time.Now().Add(d)
+	}
+	// A server without deadlines has none to set; its own timeouts bound the read.
+	_ = http.NewResponseController(x.w).SetReadDeadline(at)
+}
+
+func tooLarge(limit int64) error {
+	return &refusal{status: http.StatusRequestEntityTooLarge, code: mcp.CodeInvalidRequest, reason: "body_too_large",
+		message: "the request's body is longer than this endpoint takes", data: jsonField("maxBodyBytes", limit), close: true}
+}
+
+// checkMedia refuses bodies that do not call themselves JSON, and clients that could read no answer. Accept should list
+// both JSON and SSE, but one that lists either, or anything, is answered.
+func checkMedia(h http.Header) error {
+	if ct := h.Get("Content-Type"); ct != "" && ct != "application/json" {
+		if t, _, err := mime.ParseMediaType(ct); err != nil || t != "application/json" {
+			return &refusal{status: http.StatusUnsupportedMediaType, code: mcp.CodeInvalidRequest, reason: "content_type",
+				message: "Content-Type must be application/json"}
+		}
+	}
+	accepts := h["Accept"]
+	if len(accepts) == 0 || accepts[0] == "application/json, text/event-stream" {
+		return nil
+	}
+	for _, a := range accepts {
+		a = strings.ToLower(a)
+		if strings.Contains(a, "application/") || strings.Contains(a, "text/event-stream") || strings.Contains(a, "*/*") ||
+			strings.Contains(a, "text/*") {
+			return nil
+		}
+	}
+	return &refusal{status: http.StatusNotAcceptable, code: mcp.CodeInvalidRequest, reason: "accept",
+		message: "Accept must list application/json and text/event-stream"}
+}
+
+// call is the exchange's message as a server gets it.
+func (x *exchange) call() *upstream.Call {
+	return &upstream.Call{Message: &x.msg, Header: x.r.Header}
+}

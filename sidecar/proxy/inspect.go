@@ -1,0 +1,67 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/config"
+)
+
+// errUnconfigured is a sidecar that has never had a configuration.
+var errUnconfigured = errors.New("no configuration yet")
+
+// Ready reports why the sidecar should get no traffic, or nothing: it needs a configuration, and each of its servers
+// must answer a true handshake within ctx and its own handshake timeout. All servers are asked at once.
+func (p *Proxy) Ready(ctx context.Context) []error {
+	if p.draining.Load() {
+		return []error{errors.New("draining")}
+	}
+	t := p.table.Load()
+	if t.generation == "" {
+		return []error{errUnconfigured}
+	}
+	var (
+		wait     sync.WaitGroup
+		mu       sync.Mutex
+		problems []error
+	)
+	for _, s := range t.servers {
+		wait.Go(func() {
+			if err := s.Check(ctx); err != nil {
+				mu.Lock()
+				problems = append(problems, fmt.Errorf("not ready: %w", err))
+				mu.Unlock()
+			}
+		})
+	}
+	wait.Wait()
+	slices.SortFunc(problems, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
+	return problems
+}
+
+// Running is the configuration that runs now, last good forms of refused resources included.
+func (p *Proxy) Running() *config.Config {
+	t := p.table.Load()
+	c := &config.Config{Generation: t.generation}
+	for _, s := range t.servers {
+		c.Upstreams = append(c.Upstreams, s.spec)
+	}
+	for _, ep := range t.endpoints {
+		c.Bindings = append(c.Bindings, ep.spec)
+	}
+	slices.SortFunc(c.Upstreams, func(a, b *outriggerv1.Upstream) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	slices.SortFunc(c.Bindings, func(a, b *outriggerv1.Binding) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	return c
+}
+
+// CountSessions sets the gauge of live sessions. It is called when metrics are read, so that no call pays for it.
+func (p *Proxy) CountSessions() {
+	for _, ep := range p.table.Load().endpoints {
+		ep.metrics.Sessions.Set(float64(ep.sessions.Len()))
+	}
+}

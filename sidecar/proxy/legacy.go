@@ -1,0 +1,244 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/session"
+	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+const (
+	// maxInitializeResult is the longest InitializeResult that a server may give.
+	maxInitializeResult = 1 << 20
+	// deleteTimeout bounds telling the server of a DELETE.
+	deleteTimeout = 5 * time.Second
+)
+
+// serveLegacy carries one message of the wires with sessions.
+func (x *exchange) serveLegacy() error {
+	if x.msg.Kind == mcp.Request && x.msg.Method == "initialize" {
+		return x.initialize()
+	}
+	s, err := x.session()
+	if err != nil {
+		return err
+	}
+	if x.msg.Kind == mcp.Request {
+		return x.callSession(s)
+	}
+	return x.tellSession(s)
+}
+
+// session finds the session that the request names (2025-11-25, basic/transports, Session Management): 400 when it
+// names none, 404 when the session is unknown or over.
+func (x *exchange) session() (*session.Session, error) {
+	if e := mcp.CheckLegacyVersion(x.r.Header); e != nil {
+		return nil, e
+	}
+	ids := x.r.Header[mcp.HeaderSessionID]
+	if len(ids) != 1 {
+		return nil, &refusal{status: http.StatusBadRequest, code: mcp.CodeInvalidRequest, reason: "session_required",
+			message: "exactly one Mcp-Session-Id header is required: initialize first"}
+	}
+	if s := x.ep.sessions.Get(ids[0]); s != nil {
+		return s, nil
+	}
+	return nil, &refusal{status: http.StatusNotFound, code: mcp.CodeInvalidRequest, reason: "session_unknown",
+		message: "this session is unknown or has ended: initialize again"}
+}
+
+// callSession carries a request. Its context is the session's: a client that leaves has not cancelled.
+func (x *exchange) callSession(s *session.Session) error {
+	ctx, done := s.Begin(x.msg.ID.Of(x.msg.Raw))
+	defer done()
+	a, err := s.Upstream.Call(ctx, x.call())
+	if err != nil {
+		return x.lostSession(s, err)
+	}
+	defer a.Close()
+	if a.Events != nil {
+		return x.pump(s.NewStream(), s.Version, a.Events)
+	}
+	return x.writeBody(a)
+}
+
+// tellSession carries a notification, or the client's response to a request of the server's: 202 once the server has it.
+func (x *exchange) tellSession(s *session.Session) error {
+	if _, err := s.Upstream.Call(s.Context(), x.call()); err != nil {
+		return x.lostSession(s, err)
+	}
+	if x.msg.Method == "notifications/cancelled" {
+		s.Cancel(x.msg.RequestID.Of(x.msg.Raw))
+	}
+	return x.accepted()
+}
+
+// lostSession ends the client's session too when the server's is gone for good: its next use is answered 404.
+func (x *exchange) lostSession(s *session.Session, err error) error {
+	var e *upstream.Error
+	if errors.As(err, &e) && e.Kind == upstream.SessionGone {
+		ctx, cancel := context.WithTimeout(context.Background(), deleteTimeout)
+		defer cancel()
+		x.ep.sessions.End(ctx, s.ID)
+	}
+	return err
+}
+
+// initialize opens a session at the server and one for the client.
+func (x *exchange) initialize() error {
+	served, err := x.ep.server.Eras(x.r.Context())
+	if err != nil {
+		return err
+	}
+	if !served.Has(mcp.Legacy) {
+		return x.noSessions()
+	}
+	if x.p.draining.Load() || x.ep.sessions.Reserve() != nil {
+		return &refusal{status: http.StatusServiceUnavailable, code: mcp.CodeInternalError, reason: "sessions_full",
+			message: "this sidecar takes no more sessions now", retry: 5}
+	}
+	x.offerLegacy()
+	up, a, err := x.ep.server.Open(x.r.Context(), x.call())
+	if err != nil {
+		x.ep.sessions.Release()
+		return x.eraError(err)
+	}
+	defer a.Close()
+	if up == nil {
+		x.ep.sessions.Release()
+		return x.writeBody(a)
+	}
+	return x.welcome(up, a)
+}
+
+// offerLegacy replaces a version that has no sessions, or that nobody knows, by the newest that has: an initialize is
+// never answered with a stateless version.
+func (x *exchange) offerLegacy() {
+	if mcp.IsLegacyVersion(string(x.msg.Version)) || !x.msg.VersionSpan.Present() {
+		return
+	}
+	raw := mcp.Splice(nil, x.msg.Raw, mcp.Edit{Span: x.msg.VersionSpan, With: []byte(`"` + mcp.NewestLegacy + `"`)})
+	if m, err := mcp.Scan(raw, x.ep.limits); err == nil {
+		x.msg = m
+	}
+}
+
+// welcome makes the client's session out of the server's and answers initialize with the server's own words.
+func (x *exchange) welcome(up upstream.Session, a *upstream.Answer) error {
+	body, version, err := readInitializeResult(a.Body)
+	if err != nil {
+		x.ep.sessions.Release()
+		x.closeUpstream(up)
+		return &upstream.Error{Kind: upstream.BadAnswer, Upstream: x.ep.server.name, Detail: err.Error()}
+	}
+	s := x.ep.sessions.Add(up, version)
+	if s == nil { // the endpoint was replaced meanwhile
+		x.closeUpstream(up)
+		return &refusal{status: http.StatusServiceUnavailable, code: mcp.CodeInternalError, reason: "reconfigured",
+			message: "this endpoint is being reconfigured", retry: 1}
+	}
+	x.w.Header()[mcp.HeaderSessionID] = []string{s.ID}
+	return x.writeBody(&upstream.Answer{Status: a.Status, Length: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body))})
+}
+
+func (x *exchange) closeUpstream(up upstream.Session) {
+	ctx, cancel := context.WithTimeout(context.Background(), deleteTimeout)
+	defer cancel()
+	if err := up.Close(ctx); err != nil {
+		x.p.Log.Debug("an upstream session did not close in good order", "upstream", x.ep.server.name, "error", err)
+	}
+}
+
+func readInitializeResult(r io.Reader) (body []byte, version string, err error) {
+	body, err = io.ReadAll(io.LimitReader(r, maxInitializeResult+1))
+	if err != nil {
+		return nil, "", errors.New("its answer to initialize broke off")
+	}
+	if len(body) > maxInitializeResult {
+		return nil, "", errors.New("its answer to initialize is too long")
+	}
+	var m struct {
+		Result struct {
+			ProtocolVersion string `json:"protocolVersion"`
+		} `json:"result"`
+	}
+	if json.Unmarshal(body, &m) != nil || !mcp.IsLegacyVersion(m.Result.ProtocolVersion) {
+		return nil, "", errors.New("it answered initialize with a protocol version that has no sessions")
+	}
+	return body, m.Result.ProtocolVersion, nil
+}
+
+// noSessions answers initialize where the server has no wire with sessions. Its text is what such a client shows to its
+// user (2026-07-28, basic/versioning: a modern server names its versions in whatever error it gives to initialize).
+func (x *exchange) noSessions() error {
+	return &refusal{status: http.StatusBadRequest, asRPC: true, code: mcp.CodeInvalidParams, reason: "era_unsupported",
+		message: "this server speaks MCP " + mcp.Version20260728 + " only, which has no initialize",
+		data:    versionsData(mcp.SupportedVersions[:1], x.msg.Version)}
+}
+
+// serveListen answers GET: the stream of messages outside of calls, or one that is resumed after Last-Event-ID.
+func (x *exchange) serveListen() error {
+	if len(x.r.Header[mcp.HeaderSessionID]) == 0 {
+		return x.notAllowed()
+	}
+	s, err := x.session()
+	if err != nil {
+		return err
+	}
+	if last := x.r.Header.Get(mcp.HeaderLastEventID); last != "" {
+		r, err := s.Resume(last)
+		if err != nil {
+			return &refusal{status: http.StatusBadRequest, code: mcp.CodeInvalidRequest, reason: "not_kept",
+				message: err.Error()}
+		}
+		return x.follow(r)
+	}
+	st, pump := s.General()
+	if !pump {
+		return x.follow(st.Attach())
+	}
+	events, err := s.Upstream.Listen(s.Context())
+	if err != nil {
+		st.End()
+		if errors.Is(err, upstream.ErrNoStream) {
+			return &refusal{status: http.StatusMethodNotAllowed, code: mcp.CodeInvalidRequest, reason: "no_stream",
+				message: "this server offers no stream outside of calls", allow: "POST, DELETE"}
+		}
+		return x.lostSession(s, err)
+	}
+	defer events.Close()
+	return x.pump(st, s.Version, events)
+}
+
+// serveDelete ends a session (2025-11-25, basic/transports, Session Management).
+func (x *exchange) serveDelete() error {
+	if len(x.r.Header[mcp.HeaderSessionID]) == 0 {
+		return x.notAllowed()
+	}
+	s, err := x.session()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(x.r.Context(), deleteTimeout)
+	defer cancel()
+	x.ep.sessions.End(ctx, s.ID)
+	x.outcome = telemetry.OK
+	x.writeHeader(http.StatusNoContent)
+	return nil
+}
+
+func appendJSONString(b, s []byte) []byte {
+	quoted, err := json.Marshal(string(s))
+	if err != nil {
+		return append(b, "null"...)
+	}
+	return append(b, quoted...)
+}

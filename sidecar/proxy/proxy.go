@@ -1,0 +1,162 @@
+// Package proxy is the sidecar's call path: one HTTP request in, one answer out, on both wires.
+//
+// A request passes the steps of serve against the one endpoint it finds at the first; a configuration that lands
+// meanwhile is the next request's. Nothing here waits for the control plane. Bodies are read whole, within a limit,
+// and go on as the bytes they came as; answers are copied through, event by event where they stream.
+//
+// A Proxy is safe for concurrent use. Its goroutines are its requests', its endpoints' session sweepers, and one for
+// each endpoint or server that a new configuration replaced, until their last call has ended; Close waits for all.
+// Not here: bytes (package mcp), servers (package upstream), sessions' streams (package session), how configuration
+// arrives (package config).
+package proxy
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// Options are what a Proxy is made with. All but Access are required.
+type Options struct {
+	Log     *slog.Logger
+	Metrics *telemetry.Metrics
+	Access  *telemetry.AccessLog // nil: no access lines
+	// Dial makes the server that an Upstream names, without reaching for it. It fails when this sidecar lacks something
+	// the resource needs, as a credential.
+	Dial func(*outriggerv1.Upstream) (upstream.Server, error)
+}
+
+// Proxy serves the endpoints of the configuration last applied.
+type Proxy struct {
+	Options
+	table atomic.Pointer[table]
+
+	applying sync.Mutex     // held by Apply, Drain and Close
+	retiring sync.WaitGroup // goroutines that wait for replaced endpoints and servers
+	draining atomic.Bool
+}
+
+// New makes a Proxy that serves nothing yet: every request is answered 404.
+func New(o Options) *Proxy {
+	p := &Proxy{Options: o}
+	p.table.Store(&table{})
+	return p
+}
+
+// ServeHTTP writes exactly one answer: serve's, or its error's while nothing was written.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := exchange{p: p, w: w, r: r, start: time.Now()}
+	defer x.release()
+	if err := p.serve(&x); err != nil {
+		x.refuse(err)
+	}
+	p.record(&x)
+	if x.aborted {
+		panic(http.ErrAbortHandler) // the one way to tell a client that what it got is not whole
+	}
+}
+
+// serve is a request's whole life. The order is a promise: what a stranger sends is not parsed before the request's
+// head was judged, and everything after the first step sees one configuration.
+func (p *Proxy) serve(x *exchange) error {
+	ep, err := p.enter(x.r.URL.Path) // 1. which binding
+	if err != nil {
+		return err
+	}
+	x.ep = ep
+	if err := ep.admit(x.r); err != nil { // 2. whether a browser was led here
+		return err
+	}
+	if x.r.Method != http.MethodPost {
+		return x.serveBare()
+	}
+	if err := x.read(); err != nil { // 3. bytes become one MCP message, or a batch of them
+		return err
+	}
+	if x.batch {
+		return x.serveBatch()
+	}
+	x.era = mcp.Classify(x.r.Method, x.r.Header, &x.msg) // 4. which wire
+	if x.era == mcp.Stateless {
+		return x.serveStateless() // 5. to the server, and its answer back
+	}
+	return x.serveLegacy()
+}
+
+// serveBare answers requests without a body: the legacy wire's stream and the end of its session.
+func (x *exchange) serveBare() error {
+	x.era, x.label = mcp.Legacy, x.r.Method
+	switch x.r.Method {
+	case http.MethodGet:
+		return x.serveListen()
+	case http.MethodDelete:
+		return x.serveDelete()
+	default:
+		x.label = ""
+		return x.notAllowed()
+	}
+}
+
+// record counts the request and writes its access line.
+func (p *Proxy) record(x *exchange) {
+	if x.ep == nil {
+		p.Metrics.RefusalOutside(x.reason)
+		return
+	}
+	took := time.Since(x.start)
+	x.ep.metrics.Observe(x.era, x.label, x.outcome, took)
+	if x.outcome == telemetry.Refused || x.outcome == telemetry.Failed {
+		x.ep.metrics.Refusal(x.reason)
+	}
+	if p.Access == nil || !x.ep.accessLog {
+		return
+	}
+	line := telemetry.Line{
+		Time: x.start, Binding: x.ep.name, Upstream: x.ep.server.name, Era: x.era.String(), Method: x.label,
+		Name: x.msg.Name, Remote: x.r.RemoteAddr, Status: x.status, Outcome: x.outcome, Reason: x.reason,
+		Took: took, BytesIn: int64(len(x.body)), BytesOut: x.out,
+	}
+	if id := x.msg.ID.Of(x.msg.Raw); len(id) <= maxLoggedID {
+		line.ID = id
+	}
+	p.Access.Write(&line)
+}
+
+// maxLoggedID is the longest request id that an access line shows.
+const maxLoggedID = 128
+
+// Drain makes endpoints end their open streams in good order and refuse new sessions; calls go on. The HTTP server's
+// Shutdown, which waits for them, comes after it.
+func (p *Proxy) Drain() {
+	p.applying.Lock()
+	defer p.applying.Unlock()
+	p.draining.Store(true)
+	for _, ep := range p.table.Load().endpoints {
+		ep.drain()
+	}
+}
+
+// Close ends every session and server within ctx. Requests must have ended, or be given up.
+func (p *Proxy) Close(ctx context.Context) {
+	p.applying.Lock()
+	defer p.applying.Unlock()
+	old := p.table.Swap(&table{})
+	for _, ep := range old.endpoints {
+		ep.drain()
+		ep.sessions.Close(ctx)
+	}
+	for _, s := range old.servers {
+		if err := s.Close(ctx); err != nil {
+			p.Log.Warn("server did not close in good order", "upstream", s.name, "error", err)
+		}
+	}
+	p.retiring.Wait()
+}

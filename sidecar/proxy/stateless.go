@@ -1,0 +1,77 @@
+package proxy
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// serveStateless carries one message of the 2026-07-28 wire to the server. The client's leaving cancels it there (basic/
+// transports/streamable-http, Cancellation): the call's context is the request's.
+func (x *exchange) serveStateless() error {
+	served, err := x.ep.server.Eras(x.r.Context())
+	if err != nil {
+		return err
+	}
+	if e := mcp.CheckStateless(x.r.Header, &x.msg); e != nil {
+		if e.Code == mcp.CodeUnsupportedVersion {
+			e = unsupported(served, e.Message, x.msg.MetaVersion)
+		}
+		return e
+	}
+	if !served.Has(mcp.Stateless) {
+		return unsupported(served, "this server speaks MCP with sessions only: initialize with a version it supports",
+			x.msg.MetaVersion)
+	}
+	a, err := x.ep.server.Call(x.r.Context(), x.call())
+	if err != nil {
+		return x.eraError(err)
+	}
+	defer a.Close()
+	switch {
+	case a.Events != nil:
+		return x.relay(a.Events)
+	case a.Body != nil:
+		return x.writeBody(a)
+	default:
+		return x.accepted()
+	}
+}
+
+// eraError shows a server that turned out not to speak the call's wire as what it is on that wire.
+func (x *exchange) eraError(err error) error {
+	var e *upstream.Error
+	if !errors.As(err, &e) || e.Kind != upstream.WrongEra {
+		return err
+	}
+	if x.era == mcp.Stateless {
+		return unsupported(mcp.EraSet(mcp.Legacy), e.Error(), x.msg.MetaVersion)
+	}
+	return x.noSessions()
+}
+
+// unsupported is -32022 with the versions that a client could use here (basic/versioning, Protocol Version Errors).
+// A server that speaks both wires is named with the stateless version only: a client that asks on that wire can use it.
+func unsupported(served mcp.Eras, message string, requested []byte) *mcp.Error {
+	versions := mcp.SupportedVersions[:1]
+	if !served.Has(mcp.Stateless) {
+		versions = mcp.SupportedVersions[1:]
+	}
+	return &mcp.Error{Code: mcp.CodeUnsupportedVersion, Status: http.StatusBadRequest, Message: message,
+		Data: versionsData(versions, requested)}
+}
+
+func versionsData(supported []string, requested []byte) []byte {
+	b := []byte(`{"supported":[`)
+	for i, v := range supported {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendQuote(b, v)
+	}
+	b = append(b, `],"requested":`...)
+	return append(appendJSONString(b, requested), '}')
+}

@@ -1,0 +1,211 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/session"
+	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// keepAlive is the comment sent on a quiet stream.
+var keepAlive = []byte(": keep-alive\n\n")
+
+// eventWriter is an open SSE answer. Every event is flushed; after a quiet time it sends a comment. Its methods may be
+// called by several goroutines.
+type eventWriter struct {
+	x       *exchange
+	control *http.ResponseController
+
+	mu     sync.Mutex // guards below, and writing
+	buf    []byte
+	quiet  *time.Timer
+	failed error // the first failure; nothing is written after it
+}
+
+// openEvents writes the head of an SSE answer. close must follow.
+func (x *exchange) openEvents() *eventWriter {
+	h := x.w.Header()
+	h["Content-Type"] = sseType
+	h["Cache-Control"] = noStore
+	h["X-Accel-Buffering"] = unbuffer
+	x.writeHeader(http.StatusOK)
+	s := &eventWriter{x: x, control: http.NewResponseController(x.w)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed = s.control.Flush()
+	s.quiet = time.AfterFunc(x.ep.keepAlive, s.comment)
+	x.ep.metrics.Streams[telemetry.EraIndex(x.era)].Inc()
+	return s
+}
+
+// send writes one event and flushes it.
+func (s *eventWriter) send(e mcp.Event) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.buf = mcp.AppendEvent(s.buf[:0], e)
+	s.writeLocked(s.buf)
+	s.quiet.Reset(s.x.ep.keepAlive)
+	if cap(s.buf) > keptBody {
+		s.buf = nil
+	}
+	return s.failed
+}
+
+func (s *eventWriter) comment() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writeLocked(keepAlive)
+	if s.failed == nil {
+		s.quiet.Reset(s.x.ep.keepAlive)
+	}
+}
+
+func (s *eventWriter) writeLocked(b []byte) {
+	if s.failed != nil {
+		return
+	}
+	if s.failed = s.x.write(b); s.failed == nil {
+		s.failed = s.control.Flush()
+	}
+}
+
+// close ends the writing; the answer itself ends when the handler returns.
+func (s *eventWriter) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.quiet.Stop()
+	if s.failed == nil {
+		s.failed = errClientGone // a comment that was about to be written is not
+	}
+	s.x.ep.metrics.Streams[telemetry.EraIndex(s.x.era)].Dec()
+}
+
+// fail says on an open stream what ended it.
+func (s *eventWriter) fail(err error) {
+	s.mu.Lock()
+	_, e, _ := s.x.show(err)
+	s.mu.Unlock()
+	_ = s.send(mcp.Event{Data: mcp.AppendError(nil, e.ID, e)}) // a client that is gone cannot be told
+}
+
+// relay copies a stateless answer's events through. The wire has no event ids: a stream that breaks is lost.
+func (x *exchange) relay(events upstream.EventStream) error {
+	out := x.openEvents()
+	defer out.close()
+	listen := x.msg.Method == "subscriptions/listen"
+	if listen {
+		stop := context.AfterFunc(x.ep.ended, func() { events.Close() })
+		defer stop()
+	}
+	for {
+		ev, err := events.Next()
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil && listen && x.ep.ended.Err() != nil:
+			return out.send(mcp.Event{Data: x.listenEnd()})
+		case err != nil:
+			out.fail(err)
+			return nil
+		}
+		x.outcome = outcomeOf(ev.Data)
+		if err := out.send(mcp.Event{Data: ev.Data}); err != nil {
+			return errClientGone
+		}
+	}
+}
+
+// listenEnd is the graceful end of a listen (basic/patterns/subscriptions, Closing): the request's result.
+func (x *exchange) listenEnd() []byte {
+	id := x.msg.ID.Of(x.msg.Raw)
+	b := append([]byte(`{"jsonrpc":"2.0","id":`), id...)
+	b = append(b, `,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/subscriptionId":`...)
+	return append(append(b, id...), `}}}`...)
+}
+
+// pump copies a legacy answer's or GET stream's events through, and keeps them for a client that comes back: when this
+// one leaves, the copying goes on. So the stream ends with its events, never with its client.
+func (x *exchange) pump(st *session.Stream, version string, events upstream.EventStream) error {
+	defer st.End()
+	stop := context.AfterFunc(x.ep.ended, func() {
+		if x.label == http.MethodGet {
+			events.Close()
+		}
+	})
+	defer stop()
+	reader := st.Attach()
+	detach := func() {
+		if reader != nil {
+			reader.Detach()
+			reader = nil
+		}
+	}
+	defer func() { detach() }()
+	out := x.openEvents()
+	defer out.close()
+	if err := x.prime(out, st, version); err != nil {
+		detach()
+	}
+	for {
+		ev, err := events.Next()
+		if err != nil && (err == io.EOF || x.label == http.MethodGet) {
+			return nil
+		}
+		data := ev.Data
+		if err != nil {
+			_, e, _ := x.show(err)
+			data = mcp.AppendError(nil, e.ID, e)
+		} else {
+			x.outcome = outcomeOf(data)
+		}
+		if x.r.Context().Err() != nil {
+			detach()
+		}
+		number, mine := st.Append(data, reader)
+		if mine && out.send(mcp.Event{ID: st.EventID(number), HasID: true, Data: data}) != nil {
+			detach()
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// prime sends the event that gives a client something to resume from before there was a message. Only 2025-11-25 has it
+// (basic/transports, Sending Messages to the Server).
+func (x *exchange) prime(out *eventWriter, st *session.Stream, version string) error {
+	if version != mcp.Version20251125 {
+		return nil
+	}
+	return out.send(mcp.Event{ID: st.EventID(0), HasID: true})
+}
+
+// follow sends what a Reader hands out: a resumed stream, or a GET stream that another connection's handler pumps.
+func (x *exchange) follow(r *session.Reader) error {
+	defer r.Detach()
+	out := x.openEvents()
+	defer out.close()
+	ctx, cancel := context.WithCancel(x.r.Context())
+	defer cancel()
+	stop := context.AfterFunc(x.ep.ended, cancel)
+	defer stop()
+	for {
+		number, data, err := r.Next(ctx)
+		if err != nil {
+			if x.r.Context().Err() != nil && !errors.Is(err, io.EOF) {
+				x.outcome = telemetry.Cancelled
+			}
+			return nil
+		}
+		if err := out.send(mcp.Event{ID: r.Stream().EventID(number), HasID: true, Data: data}); err != nil {
+			return errClientGone
+		}
+	}
+}

@@ -1,0 +1,289 @@
+package proxy
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/proto/resource"
+	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/session"
+	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// retireTimeout is how long calls may go on at an endpoint that configuration replaced.
+const retireTimeout = 5 * time.Minute
+
+// table is a configuration, compiled: what a request looks up. It is not changed once stored.
+type table struct {
+	generation string
+	endpoints  map[string]*endpoint // by path
+	servers    map[string]*server   // by upstream name
+}
+
+// server is an upstream that endpoints of the table share.
+type server struct {
+	upstream.Server
+	name string
+	spec *outriggerv1.Upstream
+	hash [sha256.Size]byte // of its resource
+}
+
+// endpoint is a binding, compiled.
+type endpoint struct {
+	// Set when compiled, never changed.
+	name        string
+	path        string
+	spec        *outriggerv1.Binding
+	hash        [sha256.Size]byte // of its resource
+	server      *server
+	sessions    *session.Store
+	metrics     *telemetry.Binding
+	hosts       map[string]bool
+	origins     map[string]bool
+	maxBody     int64
+	limits      mcp.Limits
+	readTimeout time.Duration
+	keepAlive   time.Duration
+	accessLog   bool
+
+	ended context.Context // done once drain was called: open streams end
+	drain context.CancelFunc
+	use   use
+}
+
+// enter finds a path's endpoint and counts the request in. The endpoint may be replaced between the two: then its
+// successor is taken. exchange.release counts it out.
+func (p *Proxy) enter(path string) (*endpoint, error) {
+	for {
+		ep := p.table.Load().endpoints[path]
+		if ep == nil {
+			return nil, &refusal{status: http.StatusNotFound, code: mcp.CodeInvalidRequest, reason: "no_binding",
+				message: "no binding of this sidecar serves this path"}
+		}
+		if ep.use.begin() {
+			return ep, nil
+		}
+	}
+}
+
+// Check reports whether this sidecar lacks something that the resource needs. See config.Target.
+func (p *Proxy) Check(o resource.Object) error {
+	u, ok := o.(*outriggerv1.Upstream)
+	if !ok {
+		return nil
+	}
+	s, err := p.Dial(u)
+	if err != nil {
+		return err
+	}
+	return s.Close(context.Background()) // it was not used: there is nothing to wait for
+}
+
+// Apply swaps to c. See config.Target.
+func (p *Proxy) Apply(c *config.Config) []config.Refusal {
+	p.applying.Lock()
+	defer p.applying.Unlock()
+	old := p.table.Load()
+	next := &table{
+		generation: c.Generation,
+		endpoints:  make(map[string]*endpoint, len(c.Bindings)),
+		servers:    make(map[string]*server, len(c.Upstreams)),
+	}
+	var refused []config.Refusal
+	for _, u := range c.Upstreams {
+		s, err := p.compileServer(u, old.servers[u.GetName()])
+		if err != nil {
+			refused = append(refused, config.Refusal{Kind: "Upstream", Name: u.GetName(), Reason: err.Error()})
+		}
+		if s != nil {
+			next.servers[s.name] = s
+		}
+	}
+	for _, b := range c.Bindings {
+		if err := p.compileEndpoint(b, old, next); err != nil {
+			refused = append(refused, config.Refusal{Kind: "Binding", Name: b.GetName(), Reason: err.Error()})
+		}
+	}
+	p.table.Store(next)
+	p.retire(old, next)
+	p.Log.Info("configuration applied", "generation", c.Generation, "bindings", len(next.endpoints),
+		"upstreams", len(next.servers), "refused", len(refused))
+	return refused
+}
+
+// compileServer keeps the running server of an unchanged resource. With an error, the server returned is the last good
+// one, or nil.
+func (p *Proxy) compileServer(u *outriggerv1.Upstream, running *server) (*server, error) {
+	hash, err := contentHash(u)
+	if err != nil {
+		return running, err
+	}
+	if running != nil && running.hash == hash {
+		return running, nil
+	}
+	s, err := p.Dial(u)
+	if err != nil {
+		return running, err
+	}
+	return &server{Server: s, name: u.GetName(), spec: u, hash: hash}, nil
+}
+
+// compileEndpoint adds a binding's endpoint to next: the running one when nothing changed. A binding that cannot be
+// compiled keeps its last good endpoint.
+func (p *Proxy) compileEndpoint(b *outriggerv1.Binding, old, next *table) error {
+	running := old.byName(b.GetName())
+	ep, err := p.newEndpoint(b, running, next)
+	if err == nil && next.endpoints[ep.path] != nil {
+		err = fmt.Errorf("path %s is served by binding %q already", ep.path, next.endpoints[ep.path].name)
+	}
+	if err == nil {
+		next.endpoints[ep.path] = ep
+		return nil
+	}
+	if running != nil && next.endpoints[running.path] == nil {
+		next.endpoints[running.path] = running
+		next.servers[running.server.name] = running.server
+	}
+	return err
+}
+
+func (t *table) byName(binding string) *endpoint {
+	for _, ep := range t.endpoints {
+		if ep.name == binding {
+			return ep
+		}
+	}
+	return nil
+}
+
+func (p *Proxy) newEndpoint(b *outriggerv1.Binding, running *endpoint, next *table) (*endpoint, error) {
+	if n := len(b.GetUpstreams()); n != 1 {
+		return nil, fmt.Errorf("it names %d upstreams, and must name exactly one", n)
+	}
+	s := next.servers[b.GetUpstreams()[0].GetName()]
+	if s == nil {
+		return nil, fmt.Errorf("upstream %q is not here", b.GetUpstreams()[0].GetName())
+	}
+	hash, err := contentHash(b)
+	if err != nil {
+		return nil, err
+	}
+	if running != nil && running.hash == hash && running.server == s {
+		return running, nil
+	}
+	full := resource.WithDefaults(b)
+	ep := &endpoint{
+		name: b.GetName(), path: full.GetPath(), spec: b, hash: hash, server: s,
+		metrics: p.Metrics.Binding(b.GetName()),
+		hosts:   set(full.GetHosts()), origins: set(full.GetOrigins()),
+		maxBody:     int64(full.GetLimits().GetMaxBodyBytes()),
+		limits:      mcp.Limits{MaxDepth: int(full.GetLimits().GetMaxDepth())},
+		readTimeout: full.GetLimits().GetReadTimeout().AsDuration(),
+		keepAlive:   full.GetKeepAlive().AsDuration(),
+		accessLog:   full.GetAccessLog(),
+	}
+	ep.use.over = make(chan struct{})
+	ep.ended, ep.drain = context.WithCancel(context.Background())
+	settings := session.Settings{
+		IdleTimeout: full.GetSession().GetIdleTimeout().AsDuration(),
+		Max:         int(full.GetSession().GetMaxSessions()),
+		ReplayBytes: int(full.GetSession().GetReplayBytes()),
+	}
+	if running != nil && running.server == s && running.path == ep.path && running.sessions.Settings() == settings {
+		ep.sessions = running.sessions // what changed is no concern of theirs
+	} else {
+		ep.sessions = session.NewStore(settings, p.Log.With("binding", ep.name))
+	}
+	return ep, nil
+}
+
+// leaving is what a new configuration no longer has of one server.
+type leaving struct {
+	endpoints []*endpoint
+	sessions  []*session.Store // theirs, unless their successors took them over
+	server    bool             // the server too
+}
+
+// retire closes what next no longer has, each when its last call has ended.
+func (p *Proxy) retire(old, next *table) {
+	gone := make(map[*server]*leaving)
+	of := func(s *server) *leaving {
+		if gone[s] == nil {
+			gone[s] = &leaving{server: next.servers[s.name] != s}
+		}
+		return gone[s]
+	}
+	for path, ep := range old.endpoints {
+		if next.endpoints[path] == ep {
+			continue
+		}
+		ep.drain()
+		ep.use.retire()
+		l := of(ep.server)
+		l.endpoints = append(l.endpoints, ep)
+		heir := next.byName(ep.name)
+		if heir == nil || heir.sessions != ep.sessions {
+			l.sessions = append(l.sessions, ep.sessions)
+		}
+		if heir == nil {
+			p.Metrics.Forget(ep.name)
+		}
+	}
+	for _, s := range old.servers {
+		if next.servers[s.name] != s {
+			of(s)
+		}
+	}
+	for s, l := range gone {
+		p.retiring.Add(1)
+		go p.finish(s, l)
+	}
+}
+
+// finish waits for the calls of replaced endpoints, then closes their sessions, and the server if it was replaced too.
+func (p *Proxy) finish(s *server, l *leaving) {
+	defer p.retiring.Done()
+	ctx, cancel := context.WithTimeout(context.Background(), retireTimeout)
+	defer cancel()
+	for _, ep := range l.endpoints {
+		select {
+		case <-ep.use.over:
+		case <-ctx.Done():
+		}
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	for _, st := range l.sessions {
+		st.Close(ctx)
+	}
+	if !l.server {
+		return
+	}
+	if err := s.Close(ctx); err != nil {
+		p.Log.Warn("server did not close in good order", "upstream", s.name, "error", err)
+	}
+}
+
+// closeTimeout bounds the orderly end of a replaced endpoint's sessions and server.
+const closeTimeout = 15 * time.Second
+
+func contentHash(m proto.Message) ([sha256.Size]byte, error) {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	return sha256.Sum256(b), err
+}
+
+func set(values []string) map[string]bool {
+	m := make(map[string]bool, len(values))
+	for _, v := range values {
+		m[v] = true
+	}
+	return m
+}

@@ -1,0 +1,314 @@
+// Package session is the legacy wire's sessions as clients see them: their ids, their calls in flight, and their
+// streams with what a client may need to resume one (MCP 2025-11-25, basic/transports: Session Management,
+// Resumability and Redelivery).
+//
+// A session lives from initialize until DELETE, until it was unused for the idle time, or until its Store closes;
+// then its upstream session is closed too. A Store and its Sessions are safe for concurrent use. A Store's only
+// goroutine is its sweeper, which Close waits for.
+// Not here: HTTP (package proxy), the session with the server (package upstream).
+package session
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"log/slog"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// Settings bound a Store; every field is required.
+type Settings struct {
+	IdleTimeout time.Duration // a session unused for this long ends
+	Max         int           // sessions at once
+	ReplayBytes int           // what one session keeps of streamed messages, for clients that resume
+}
+
+const (
+	// yieldAfter is how long a session must be unused before a full Store may end it for a new one.
+	yieldAfter = time.Minute
+	// closeTimeout bounds telling a server that a session has ended.
+	closeTimeout = 5 * time.Second
+	// closers is how many sessions the sweeper ends at the same time.
+	closers = 16
+)
+
+// ErrFull is Reserve's answer when the Store holds its most and none is unused for long enough.
+var ErrFull = errors.New("too many sessions")
+
+// Store holds one binding's sessions on this sidecar.
+type Store struct {
+	// Set by NewStore, never changed.
+	settings Settings
+	log      *slog.Logger
+	stop     context.CancelFunc
+	ctx      context.Context
+	swept    chan struct{} // closed when the sweeper has returned
+	closing  chan struct{} // capacity closers: a place for each session being ended
+
+	mu       sync.Mutex // guards below
+	sessions map[string]*Session
+	reserved int       // places promised to an initialize in flight
+	fullTill time.Time // no session can yield before
+	closed   bool
+}
+
+// NewStore makes a Store and starts its sweeper.
+func NewStore(s Settings, log *slog.Logger) *Store {
+	ctx, stop := context.WithCancel(context.Background())
+	st := &Store{
+		settings: s, log: log, ctx: ctx, stop: stop,
+		swept: make(chan struct{}), closing: make(chan struct{}, closers),
+		sessions: make(map[string]*Session),
+	}
+	go st.sweep()
+	return st
+}
+
+// Settings are what the Store was made with.
+func (s *Store) Settings() Settings { return s.settings }
+
+// Reserve takes a place for a session that is about to be opened; Add or Release must follow. With the Store full, the
+// longest unused session that was so for a minute gives way. Otherwise it returns ErrFull.
+func (s *Store) Reserve() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrFull
+	}
+	if len(s.sessions)+s.reserved >= s.settings.Max && !s.yieldLocked(time.Now()) {
+		return ErrFull
+	}
+	s.reserved++
+	return nil
+}
+
+// Release gives back a reserved place.
+func (s *Store) Release() {
+	s.mu.Lock()
+	s.reserved--
+	s.mu.Unlock()
+}
+
+// yieldLocked ends the longest unused session, if one was unused for yieldAfter. The search is linear, so its failure is
+// remembered until it could come out differently.
+func (s *Store) yieldLocked(now time.Time) bool {
+	if now.Before(s.fullTill) {
+		return false
+	}
+	var oldest *Session
+	at := int64(math.MaxInt64)
+	for _, c := range s.sessions {
+		if used := c.used.Load(); c.active.Load() == 0 && used < at {
+			oldest, at = c, used
+		}
+	}
+	if oldest == nil || now.Sub(time.Unix(0, at)) < yieldAfter {
+		s.fullTill = now.Add(time.Second)
+		return false
+	}
+	delete(s.sessions, oldest.ID)
+	s.endLater(oldest)
+	return true
+}
+
+// Add fills a reserved place with a session just opened at the server, under the version agreed on. It returns nil when
+// the Store was closed meanwhile; the caller then still owns up.
+func (s *Store) Add(up upstream.Session, version string) *Session {
+	c := newSession(s, up, version)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reserved--
+	if s.closed {
+		return nil
+	}
+	s.sessions[c.ID] = c
+	return c
+}
+
+// Get finds a live session and marks it used; nil when unknown or ended.
+func (s *Store) Get(id string) *Session {
+	s.mu.Lock()
+	c := s.sessions[id]
+	s.mu.Unlock()
+	if c != nil {
+		c.used.Store(time.Now().UnixNano())
+	}
+	return c
+}
+
+// Len is how many sessions are live.
+func (s *Store) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.sessions)
+}
+
+// End ends a session and tells its server, within ctx. It reports whether the id was a live session's.
+func (s *Store) End(ctx context.Context, id string) bool {
+	s.mu.Lock()
+	c := s.sessions[id]
+	delete(s.sessions, id)
+	s.fullTill = time.Time{}
+	s.mu.Unlock()
+	if c == nil {
+		return false
+	}
+	c.end(ctx)
+	return true
+}
+
+// Close ends every session, telling servers within ctx, and waits for the sweeper.
+func (s *Store) Close(ctx context.Context) {
+	s.mu.Lock()
+	s.closed = true
+	all := s.sessions
+	s.sessions = make(map[string]*Session)
+	s.mu.Unlock()
+	s.stop()
+	<-s.swept
+	for _, c := range all {
+		s.closing <- struct{}{}
+		go func() {
+			defer func() { <-s.closing }()
+			c.end(ctx)
+		}()
+	}
+	for range closers { // every place taken: every ending has ended
+		s.closing <- struct{}{}
+	}
+	for range closers {
+		<-s.closing
+	}
+}
+
+// endLater ends a session that is already out of the map, without waiting for its server.
+func (s *Store) endLater(c *Session) {
+	go func() {
+		s.closing <- struct{}{}
+		defer func() { <-s.closing }()
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		c.end(ctx)
+	}()
+}
+
+// sweep ends sessions that were unused for the idle time and forgets what streams keep beyond their time.
+func (s *Store) sweep() {
+	defer close(s.swept)
+	every := min(max(s.settings.IdleTimeout/4, 10*time.Millisecond), 15*time.Second)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case now := <-tick.C:
+			s.sweepOnce(now)
+		}
+	}
+}
+
+func (s *Store) sweepOnce(now time.Time) {
+	limit := now.Add(-s.settings.IdleTimeout).UnixNano()
+	s.mu.Lock()
+	var idle []*Session
+	for id, c := range s.sessions {
+		if c.active.Load() == 0 && c.used.Load() < limit {
+			delete(s.sessions, id)
+			idle = append(idle, c)
+		} else {
+			c.forget(now)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range idle {
+		s.log.Debug("session unused, ended", "unused_for", s.settings.IdleTimeout)
+		s.endLater(c)
+	}
+}
+
+// newID makes a session id: 192 random bits in visible ASCII.
+func newID() string {
+	var b [24]byte
+	rand.Read(b[:]) // never fails
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// Session is one client's session.
+type Session struct {
+	// Set when made, never changed.
+	ID       string
+	Version  string // protocol version agreed on at initialize
+	Upstream upstream.Session
+	ctx      context.Context // ends with the session
+	cancel   context.CancelFunc
+	replay   int
+
+	used   atomic.Int64 // last use, Unix nanoseconds
+	active atomic.Int32 // calls in flight and attached streams
+
+	mu       sync.Mutex                    // guards below and every Stream of the session
+	calls    map[string]context.CancelFunc // in flight, by the request id's token
+	streams  []*Stream                     // oldest first
+	numbered uint64                        // streams made so far
+	kept     int                           // bytes kept by streams
+	general  *Stream                       // what GET reads; nil before the first
+}
+
+func newSession(s *Store, up upstream.Session, version string) *Session {
+	ctx, cancel := context.WithCancel(s.ctx)
+	c := &Session{ID: newID(), Version: version, Upstream: up, ctx: ctx, cancel: cancel, replay: s.settings.ReplayBytes}
+	c.used.Store(time.Now().UnixNano())
+	return c
+}
+
+// Context ends with the session, and not with any request of its client: on the legacy wire a client that leaves has
+// not cancelled (MCP 2025-11-25, basic/transports, "Disconnection SHOULD NOT be interpreted as ... cancelling").
+func (c *Session) Context() context.Context { return c.ctx }
+
+// Begin registers a call by its request id's token, until done is called. ctx ends with the session or by Cancel.
+func (c *Session) Begin(id []byte) (ctx context.Context, done func()) {
+	ctx, cancel := context.WithCancel(c.ctx)
+	c.active.Add(1)
+	key := string(id)
+	c.mu.Lock()
+	if c.calls == nil {
+		c.calls = make(map[string]context.CancelFunc)
+	}
+	c.calls[key] = cancel
+	c.mu.Unlock()
+	return ctx, func() {
+		c.mu.Lock()
+		delete(c.calls, key)
+		c.mu.Unlock()
+		cancel()
+		c.used.Store(time.Now().UnixNano())
+		c.active.Add(-1)
+	}
+}
+
+// cancelGrace is how long a cancelled call may still answer before it is given up.
+const cancelGrace = 5 * time.Second
+
+// Cancel gives the call with this id up, if it is in flight after a moment: the server may still answer.
+func (c *Session) Cancel(id []byte) {
+	c.mu.Lock()
+	cancel := c.calls[string(id)]
+	c.mu.Unlock()
+	if cancel != nil {
+		stop := time.AfterFunc(cancelGrace, cancel)
+		context.AfterFunc(c.ctx, func() { stop.Stop() })
+	}
+}
+
+// end makes every wait of the session return, then tells the server within ctx.
+func (c *Session) end(ctx context.Context) {
+	c.cancel()
+	_ = c.Upstream.Close(ctx) // the server may be gone; the session is over either way
+}
