@@ -197,7 +197,7 @@ func (s *Server) each(f func(*node)) {
 	}
 }
 
-// Status tells what became of one resource on every sidecar that should run it.
+// Status tells what became of one resource on every sidecar that should run it, or nil when none should.
 func (s *Server) Status(kind, name string) *outriggerv1.Status {
 	st := &outriggerv1.Status{}
 	wanted := key{resource.TypeURL(kind), name}
@@ -220,6 +220,9 @@ func (s *Server) Status(kind, name string) *outriggerv1.Status {
 			st.Behind++
 		}
 	})
+	if len(st.Sidecars) == 0 {
+		return nil
+	}
 	slices.SortFunc(st.Sidecars, func(a, b *outriggerv1.SidecarResourceState) int { return cmp.Compare(a.Sidecar, b.Sidecar) })
 	return st
 }

@@ -20,9 +20,15 @@ const (
 	retryAfter = time.Second // a store that failed
 )
 
+// Source is where desired state is read from: a *store.Store.
+type Source interface {
+	List(ctx context.Context, prefix string) (entries []store.Entry, revision int64, err error)
+	Watch(ctx context.Context, prefix string, after int64) <-chan store.Batch
+}
+
 // Follow keeps the Server at what the store says, until ctx ends. It reads everything once and then only changes;
 // when the store has dropped history that it needs, or fails, it reads everything again.
-func (s *Server) Follow(ctx context.Context, st *store.Store) {
+func (s *Server) Follow(ctx context.Context, st Source) {
 	f := follower{server: s, store: st, objects: map[string]resource.Object{}}
 	for {
 		err := f.run(ctx)
@@ -44,7 +50,7 @@ func (s *Server) Follow(ctx context.Context, st *store.Store) {
 // follower is one Follow. It belongs to one goroutine.
 type follower struct {
 	server  *Server
-	store   *store.Store
+	store   Source
 	objects map[string]resource.Object // by store key
 }
 

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +29,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -52,11 +54,14 @@ type plane struct {
 }
 
 // newPlane serves with mTLS and follows a store.
-func newPlane(t *testing.T) *plane {
+func newPlane(t *testing.T) *plane { return newPlaneWith(t, ca.Options{}) }
+
+func newPlaneWith(t *testing.T, o ca.Options) *plane {
 	t.Helper()
 	p := &plane{t: t, store: openStore(t)}
+	o.Log = quietLog
 	var err error
-	if p.ca, err = ca.Open(t.Context(), p.store, ca.Options{Log: quietLog}); err != nil {
+	if p.ca, err = ca.Open(t.Context(), p.store, o); err != nil {
 		t.Fatal(err)
 	}
 	p.Server = New(Options{Identify: p.ca.Identify, Log: quietLog, Metrics: prometheus.NewRegistry()})
@@ -353,8 +358,8 @@ func TestASidecarGetsItsViewOverMTLSAndReconnectsForNothing(t *testing.T) {
 	self.UserAgentVersionType = &core.Node_UserAgentVersion{UserAgentVersion: "v1.2.3"}
 	s := connect(t, conn, nil).subscribe(self)
 	equal(t, "first contact", s.settle(), []string{"+Upstream/weather", "+Binding/demo", "+Manifest/team/demo-1"})
-	eventually(t, "running demo", func() bool { return p.Status("Binding", "demo").Running == 1 })
-	if got := p.Status("Binding", "not-mine"); len(got.Sidecars) != 0 {
+	eventually(t, "running demo", func() bool { return p.Status("Binding", "demo").GetRunning() == 1 })
+	if got := p.Status("Binding", "not-mine"); got != nil {
 		t.Errorf("the sidecar's own claim of labels was believed: %v", got)
 	}
 	sc := p.Sidecars()[0]
@@ -364,19 +369,19 @@ func TestASidecarGetsItsViewOverMTLSAndReconnectsForNothing(t *testing.T) {
 
 	s.end()
 	eventually(t, "disconnection", func() bool { return !p.Sidecars()[0].Connected })
-	if got := p.Status("Binding", "demo"); got.Behind != 1 {
+	if got := p.Status("Binding", "demo"); got.GetBehind() != 1 {
 		t.Errorf("while away: %v, want behind", got)
 	}
 	s = connect(t, conn, s.held).subscribe(nil)
 	equal(t, "reconnect", s.settle(), nil)
-	eventually(t, "running demo again", func() bool { return p.Status("Binding", "demo").Running == 1 })
+	eventually(t, "running demo again", func() bool { return p.Status("Binding", "demo").GetRunning() == 1 })
 
 	s.end()
 	if _, err := p.store.Apply(t.Context(), []store.Write{{Key: store.ResourceKey("Binding", "demo"), Delete: true}}); err != nil {
 		t.Fatal(err)
 	}
 	p.apply(bound("new", "weather", "demo"))
-	eventually(t, "new view", func() bool { return p.Status("Binding", "new").Behind == 1 })
+	eventually(t, "new view", func() bool { return p.Status("Binding", "new").GetBehind() == 1 })
 	s = connect(t, conn, s.held).subscribe(nil)
 	equal(t, "reconnect after changes", s.settle(), []string{"+Binding/new", "-Binding/demo", "+Manifest/team/demo-1"})
 }
@@ -504,12 +509,12 @@ func TestOneRefusalAmong100ShowsOnThatObjectOnly(t *testing.T) {
 		TypeUrl: resource.ManifestTypeURL, ResponseNonce: s.latest[resource.ManifestTypeURL],
 		ErrorDetail: c.refusal(`"path /b42 is taken"`, []string{"b42"}),
 	})
-	eventually(t, "refusal", func() bool { return p.Status("Binding", "b42").Refused == 1 })
+	eventually(t, "refusal", func() bool { return p.Status("Binding", "b42").GetRefused() == 1 })
 	if got := p.Status("Binding", "b42").Sidecars[0]; got.Reason != "path /b42 is taken" || got.Sidecar != "n" {
 		t.Errorf("b42 on the sidecar: %v", got)
 	}
 	for _, o := range objs {
-		if st := p.Status(resource.KindOf(o), o.GetName()); o.GetName() != "b42" && (st.Running != 1 || st.Refused+st.Behind != 0) {
+		if st := p.Status(resource.KindOf(o), o.GetName()); o.GetName() != "b42" && (st.GetRunning() != 1 || st.GetRefused()+st.GetBehind() != 0) {
 			t.Errorf("%s: %v, want running on one", resource.Ref(o), st)
 		}
 	}
@@ -564,7 +569,7 @@ func TestAChangeReaches500SidecarsOnceAndOneSidecarsChangeOnlyIt(t *testing.T) {
 	for _, s := range sidecars {
 		s.settle()
 	}
-	eventually(t, "running fleet", func() bool { return p.Status("Binding", "all").Running == fleet-1 })
+	eventually(t, "running fleet", func() bool { return p.Status("Binding", "all").GetRunning() == fleet-1 })
 
 	pushes := func() float64 {
 		return value(t, p.metrics.pushes.WithLabelValues("upstream")) +
@@ -582,7 +587,7 @@ func TestAChangeReaches500SidecarsOnceAndOneSidecarsChangeOnlyIt(t *testing.T) {
 		}
 	}
 	all.Wait()
-	eventually(t, "running fleet", func() bool { return p.Status("Upstream", "shared").Running == fleet-1 })
+	eventually(t, "running fleet", func() bool { return p.Status("Upstream", "shared").GetRunning() == fleet-1 })
 	took := time.Since(start)
 	if took > 10*time.Second {
 		t.Errorf("a change of all took %v", took)
@@ -594,7 +599,7 @@ func TestAChangeReaches500SidecarsOnceAndOneSidecarsChangeOnlyIt(t *testing.T) {
 	before = pushes()
 	p.SetCompiled(compile.Compile(desired("2", "2"), 4))
 	equal(t, "own change", sidecars[7].settle(), []string{"+Upstream/own", "+Manifest/n007"})
-	eventually(t, "running one", func() bool { return p.Status("Upstream", "own").Running == 1 })
+	eventually(t, "running one", func() bool { return p.Status("Upstream", "own").GetRunning() == 1 })
 	if got := pushes() - before; got != 2 {
 		t.Errorf("one sidecar's change was %v pushes, want 2", got)
 	}
@@ -663,6 +668,77 @@ func TestAnUnreadableEntryLeavesWhatRan(t *testing.T) {
 	}
 	p.apply(bound("c", "u", "demo"))
 	equal(t, "after the unreadable write", s.settle(), []string{"+Binding/c", "+Manifest/n"})
+}
+
+// amnesiac is a store that drops the history that its watcher needs, once.
+type amnesiac struct {
+	lists atomic.Int32
+}
+
+func (a *amnesiac) List(context.Context, string) ([]store.Entry, int64, error) {
+	n := int64(a.lists.Add(1))
+	b := &outriggerv1.Binding{Name: fmt.Sprint("b", n), Selector: &outriggerv1.Selector{}}
+	value, err := store.EncodeResource(&outriggerv1.Resource{Kind: "Binding", Name: b.Name, Spec: resource.Encode(b)})
+	return []store.Entry{{Key: store.ResourceKey("Binding", b.Name), Value: value, Revision: n}}, n, err
+}
+
+func (a *amnesiac) Watch(ctx context.Context, _ string, _ int64) <-chan store.Batch {
+	out := make(chan store.Batch, 1)
+	if a.lists.Load() == 1 {
+		out <- store.Batch{Err: fmt.Errorf("watch: %w", store.ErrCompacted)}
+	}
+	context.AfterFunc(ctx, func() { close(out) })
+	return out
+}
+
+func TestLostHistoryIsReadAgainAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Options{Log: quietLog, Metrics: prometheus.NewRegistry()})
+		defer s.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		source, start := new(amnesiac), time.Now()
+		go s.Follow(ctx, source)
+		synctest.Wait()
+		view := s.compiled.Load().View("n", nil)
+		if got := view.Resources; len(got) != 1 || got[0].Name != "b2" || time.Since(start) != 0 {
+			t.Errorf("%v after %v, want b2 at once", got, time.Since(start))
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+func TestASilentStreamEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &plane{t: t, Server: New(Options{Log: quietLog, Metrics: prometheus.NewRegistry()})}
+		p.SetCompiled(compile.Compile(nil, 1))
+		l := bufconn.Listen(1 << 16)
+		g := grpc.NewServer()
+		discovery.RegisterAggregatedDiscoveryServiceServer(g, p.Server)
+		go g.Serve(l)
+		conn, err := grpc.NewClient("passthrough:///memory", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		silent := connect(t, conn, nil)
+		talking := connect(t, conn, nil).subscribe(claim("n", nil))
+		silent.wantEnd(codes.DeadlineExceeded, "no request")
+		if took := time.Since(start); took != firstRequestTimeout {
+			t.Errorf("ended after %v, want %v", took, firstRequestTimeout)
+		}
+		talking.settle()
+		conn.Close()
+		g.Stop()
+	})
+}
+
+func TestAStreamEndsWithItsCertificate(t *testing.T) {
+	p := newPlaneWith(t, ca.Options{SidecarLife: 2 * time.Second})
+	s := connect(t, p.join("n", nil), nil).subscribe(nil)
+	s.settle()
+	s.wantEnd(codes.Unauthenticated, "expired")
 }
 
 func TestChangesMadeWithinTheQuietPeriodAreMerged(t *testing.T) {
