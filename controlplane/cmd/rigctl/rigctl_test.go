@@ -207,6 +207,12 @@ func TestAResourcesLife(t *testing.T) {
 	if out := r.run("", "get", "binding", "demo", "-o", "wide"); !strings.Contains(out, "pod-1") || !strings.Contains(out, reason) {
 		t.Errorf("no sidecar with its reason in:\n%s", out)
 	}
+	if rows := fields(r.run("", "get", "-l", "team=sky")); len(rows) != 2 || rows[1][1] != "weather" {
+		t.Errorf("resources with a label: %v", rows)
+	}
+	if out := r.run("", "sidecars", "-o", "wide"); !strings.Contains(out, reason) {
+		t.Errorf("no reason in:\n%s", out)
+	}
 	if out := r.run("", "sidecars"); !strings.Contains(out, "pod-1") || !strings.Contains(out, "behind") {
 		t.Errorf("sidecars:\n%s", out)
 	}
@@ -345,10 +351,10 @@ func TestATokenIsAloneOnStandardOutput(t *testing.T) {
 
 func TestAWatchShowsChangesUntilInterrupted(t *testing.T) {
 	r := newRig(t)
-	r.run(upstream, "apply", "-f", "-")
+	r.run(upstream+"---\n"+binding, "apply", "-f", "-")
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	c := r.command(ctx, "watch", "--timeout", "5s")
+	c := r.command(ctx, "watch", "bindings", "-o", "json")
 	stdout, err := c.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -359,15 +365,13 @@ func TestAWatchShowsChangesUntilInterrupted(t *testing.T) {
 	lines := bufio.NewScanner(stdout)
 	expect := func(want string) {
 		t.Helper()
-		if !lines.Scan() || !strings.HasSuffix(lines.Text(), want) {
-			t.Fatalf("watch wrote %q (%v), want … %q", lines.Text(), lines.Err(), want)
+		if !lines.Scan() || !strings.HasPrefix(lines.Text(), want) {
+			t.Fatalf("watch wrote %q (%v), want %s …", lines.Text(), lines.Err(), want)
 		}
 	}
-	expect(" put Upstream/weather")
-	r.run(binding, "apply", "-f", "-")
-	expect(" put Binding/demo")
+	expect(`{"change":"put","resource":{"kind":"Binding","name":"demo"`)
 	r.run("", "delete", "binding", "demo")
-	expect(" deleted Binding/demo")
+	expect(`{"change":"deleted","resource":{"kind":"Binding","name":"demo"`)
 	if err := c.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
