@@ -103,6 +103,9 @@ func (c *Compiled) index() {
 	}
 }
 
+// Revision is the store revision that was compiled.
+func (c *Compiled) Revision() int64 { return c.revision }
+
 // Selected returns the selectors of which a sidecar must match one to run the resource: a binding's own, or those of
 // the bindings that name an upstream. It is empty for what no sidecar can run.
 func (c *Compiled) Selected(kind, name string) []*outriggerv1.Selector {
