@@ -490,3 +490,53 @@ func TestTheServersOwnRequestsAreAnsweredHere(t *testing.T) {
 		return strings.Count(tool(t, s.Call, "seen", "{}"), `""`) == 2
 	})
 }
+
+func TestEveryCallEndsWhenProcessesAreKilledUnderLoad(t *testing.T) {
+	h := newHarness(t, "strict", legacyOnly)
+	ctx, stop := context.WithCancel(within(t))
+	var clients sync.WaitGroup
+	for i := range 16 {
+		s := h.open()
+		clients.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				arguments := fmt.Sprintf(`{"client":%d,"n":%d}`, i, n)
+				a, err := s.Call(context.Background(), message(t, toolCall("1", "echo", arguments)))
+				e := (*upstream.Error)(nil)
+				switch {
+				case err == nil && !strings.Contains(body(t, a), arguments):
+					t.Errorf("client %d got another's answer", i)
+				case err != nil && (!errors.As(err, &e) || e.Kind != upstream.Lost && e.Kind != upstream.Unreachable):
+					t.Errorf("client %d got %v", i, err)
+				}
+			}
+		})
+	}
+	for range 4 {
+		p, err := h.pipeFor(ctx, mcp.Legacy, 10*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.proc.kill()
+		<-p.done
+	}
+	tool(t, h.open().Call, "echo", "{}")
+	stop()
+	clients.Wait()
+}
+
+func TestCloseEndsWhatIsBeingOpened(t *testing.T) {
+	h := newHarness(t, "hang", legacyOnly)
+	failed := make(chan error, 1)
+	go func() {
+		_, _, err := h.Open(context.Background(), message(t, initialize))
+		failed <- err
+	}()
+	eventually(t, "the process is started", func() bool { return strings.Contains(h.log.String(), "server started") })
+	h.Close(within(t))
+	select {
+	case err := <-failed:
+		wantKind(t, err, upstream.Unreachable)
+	case <-within(t).Done():
+		t.Error("Open did not return")
+	}
+}
