@@ -30,6 +30,9 @@ import (
 // issueTimeout bounds one request for a certificate.
 const issueTimeout = 20 * time.Second
 
+// minRenewWait keeps a clock that is wrong, here or there, from making a loop of renewals.
+const minRenewWait = time.Second
+
 // lastRenewRetry bounds the back-off of renewals; a third of a certificate's life is left to them.
 const lastRenewRetry = 5 * time.Minute
 
@@ -116,7 +119,7 @@ func (id *Identity) Credentials() credentials.TransportCredentials {
 // Run renews the certificate at two thirds of its life until ctx ends, whose error it returns.
 func (id *Identity) Run(ctx context.Context) error {
 	for failures := 0; ; {
-		wait := time.Until(id.current().renewAt())
+		wait := max(minRenewWait, time.Until(id.current().renewAt()))
 		if failures > 0 {
 			wait = mrand.N(min(lastRenewRetry, time.Second<<min(failures, 20)))
 		}

@@ -95,7 +95,7 @@ func (a *authority) sign(c, parent *x509.Certificate, key *ecdsa.PrivateKey, lif
 
 func (a *authority) signPublic(c, parent *x509.Certificate, public any, life time.Duration) *x509.Certificate {
 	c.SerialNumber, _ = rand.Int(rand.Reader, big.NewInt(1<<62))
-	c.NotBefore, c.NotAfter = time.Now().Add(-time.Second), time.Now().Add(life)
+	c.NotBefore, c.NotAfter = time.Now().Add(-5*time.Minute), time.Now().Add(life)
 	if parent == nil {
 		parent = c
 	}
@@ -208,6 +208,9 @@ func TestAnIdentityIsRenewedWithoutItsConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	creds, first := id.TLSConfig(), id.Expires()
+	if wait := time.Until(id.current().renewAt()); wait < time.Second {
+		t.Errorf("renewal due in %v of 3 s", wait)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- id.Run(ctx) }()

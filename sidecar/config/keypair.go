@@ -32,12 +32,13 @@ type keyPair struct {
 	chain       [][]byte // DER, leaf first
 	leaf        *x509.Certificate
 	authorities []*x509.Certificate
-	tokenID     string // of the join token that it began with
+	since       time.Time // when it was issued: the certificate's own beginning is earlier, for clocks that are behind
+	tokenID     string    // of the join token that it began with
 }
 
 // newKeyPair checks what the control plane issued for a key.
 func newKeyPair(key *ecdsa.PrivateKey, resp *outriggerv1.IssueCertificateResponse, nodeID string) (*keyPair, error) {
-	p := &keyPair{key: key, chain: resp.Chain}
+	p := &keyPair{key: key, chain: resp.Chain, since: time.Now()}
 	for _, der := range resp.Authorities {
 		c, err := x509.ParseCertificate(der)
 		if err != nil {
@@ -81,8 +82,7 @@ func (p *keyPair) nodeID() string {
 
 // renewAt is at two thirds of the certificate's life.
 func (p *keyPair) renewAt() time.Time {
-	life := p.leaf.NotAfter.Sub(p.leaf.NotBefore)
-	return p.leaf.NotAfter.Add(-life / 3)
+	return p.leaf.NotAfter.Add(-p.leaf.NotAfter.Sub(p.since) / 3)
 }
 
 func (p *keyPair) roots() *x509.CertPool {
@@ -127,7 +127,11 @@ func loadKeyPair(path string) (*keyPair, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &keyPair{}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	p := &keyPair{since: info.ModTime()} // it was written then, whole
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		switch block.Type {
 		case pemKey:

@@ -99,7 +99,11 @@ func (p *plane) stop() {
 	s.Stop()
 }
 
-func (p *plane) dial(ctx context.Context, _ string) (net.Conn, error) {
+// dial reaches the control plane at 127.0.0.1:1 and nobody elsewhere.
+func (p *plane) dial(ctx context.Context, address string) (net.Conn, error) {
+	if address != "127.0.0.1:1" {
+		return nil, fmt.Errorf("nobody at %s", address)
+	}
 	p.mu.Lock()
 	l := p.listener
 	p.mu.Unlock()
@@ -382,10 +386,10 @@ type sidecar struct {
 }
 
 // startSidecar runs a client of p until the test ends or stop is called.
-func startSidecar(t *testing.T, p *plane, target Target, dir string) *sidecar {
+func startSidecar(t *testing.T, p *plane, target Target, dir string, addresses ...string) *sidecar {
 	t.Helper()
 	x, err := NewXDS(XDSOptions{
-		Addresses: []string{"127.0.0.1:1"}, NodeID: node, Version: "test", StateDir: dir, Target: target,
+		Addresses: append(addresses, "127.0.0.1:1"), NodeID: node, Version: "test", StateDir: dir, Target: target,
 		Credentials: func() credentials.TransportCredentials { return insecure.NewCredentials() },
 		Log:         slog.New(slog.DiscardHandler), Reg: prometheus.NewRegistry(),
 	})

@@ -34,6 +34,8 @@ type XDSOptions struct {
 	Addresses []string
 	// NodeID is who this sidecar is: required.
 	NodeID string
+	// Labels of this sidecar. A control plane believes them in plaintext mode only.
+	Labels map[string]string
 	// Version of this build, and what it can do beyond the first version's features.
 	Version  string
 	Features []string
@@ -123,8 +125,8 @@ func (x *XDS) restore() {
 	_ = x.handle(nil, restored{manifest: saved.Manifest, entries: entries}) // only a stream can fail
 }
 
-// stream is the wire's half of delta ADS.
-type stream = grpc.BidiStreamingClient[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]
+// adsStream is the wire's half of delta ADS.
+type adsStream = grpc.BidiStreamingClient[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]
 
 // connection dials one control plane and follows it until the stream ends. It reports whether it ever answered.
 func (x *XDS) connection(ctx context.Context, address string) (answered bool, err error) {
@@ -148,7 +150,7 @@ func (x *XDS) connection(ctx context.Context, address string) (answered bool, er
 }
 
 // follow performs a stream's conversation until it ends.
-func (x *XDS) follow(ctx context.Context, cancel context.CancelFunc, s stream) (answered bool, err error) {
+func (x *XDS) follow(ctx context.Context, cancel context.CancelFunc, s adsStream) (answered bool, err error) {
 	responses, ended := make(chan *discoveryv3.DeltaDiscoveryResponse), make(chan error, 1)
 	go func() { ended <- receiveAll(ctx, s, responses) }()
 	alive := true
@@ -185,7 +187,7 @@ func (x *XDS) follow(ctx context.Context, cancel context.CancelFunc, s stream) (
 }
 
 // receiveAll hands over a stream's responses until it ends, one at a time: what is not taken yet holds up the sender.
-func receiveAll(ctx context.Context, s stream, to chan<- *discoveryv3.DeltaDiscoveryResponse) error {
+func receiveAll(ctx context.Context, s adsStream, to chan<- *discoveryv3.DeltaDiscoveryResponse) error {
 	for {
 		r, err := s.Recv()
 		if err != nil {
@@ -220,7 +222,7 @@ func (x *XDS) lost() {
 
 // handle lets the state take an event and performs what follows. s is nil while there is no stream, and then nothing
 // asks for one.
-func (x *XDS) handle(s stream, e event) error {
+func (x *XDS) handle(s adsStream, e event) error {
 	defer x.publish()
 	queue := x.state.step(e)
 	for len(queue) > 0 {
@@ -282,18 +284,24 @@ func (x *XDS) publish() {
 
 // node is how this sidecar presents itself.
 func (x *XDS) node() *corev3.Node {
+	version := cmp.Or(x.o.Version, "unknown")
 	features := make([]*structpb.Value, len(x.o.Features))
 	for i, f := range x.o.Features {
 		features[i] = structpb.NewStringValue(f)
 	}
+	labels := map[string]*structpb.Value{}
+	for k, v := range x.o.Labels {
+		labels[k] = structpb.NewStringValue(v)
+	}
 	return &corev3.Node{
-		Id:            x.o.NodeID,
-		UserAgentName: "outrigger-sidecar",
+		Id:                   x.o.NodeID,
+		UserAgentName:        "outrigger-sidecar",
+		UserAgentVersionType: &corev3.Node_UserAgentVersion{UserAgentVersion: version},
 		Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
-			"version":  structpb.NewStringValue(cmp.Or(x.o.Version, "unknown")),
+			"version":  structpb.NewStringValue(version),
 			"features": structpb.NewListValue(&structpb.ListValue{Values: features}),
+			"labels":   structpb.NewStructValue(&structpb.Struct{Fields: labels}),
 		}},
-		UserAgentVersionType: &corev3.Node_UserAgentVersion{UserAgentVersion: cmp.Or(x.o.Version, "unknown")},
 	}
 }
 
