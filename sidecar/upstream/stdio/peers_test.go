@@ -57,6 +57,7 @@ func serveSDK(versions []string) {
 		return nil, nil, nil
 	})
 	sdk.AddTool(server, &sdk.Tool{Name: "log"}, func(ctx context.Context, r *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
+		//lint:ignore SA1019 it is deprecated, and what is tested
 		return nil, nil, r.Session.Log(ctx, &sdk.LoggingMessageParams{Level: "error", Data: "hello"})
 	})
 	// hold reports through progress that it runs, and through standard error that it was cancelled.

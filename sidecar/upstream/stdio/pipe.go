@@ -145,6 +145,7 @@ func (p *pipe) write() {
 			p.proc.stdout.SetReadDeadline(time.Now().Add(drainTime)) // it may have answered before
 			return
 		}
+		parcel.data = nil // the call may live for long; its bytes need not
 	}
 }
 

@@ -10,6 +10,10 @@
 //
 // A message longer than the limit costs the call it answers, not the process (see pipe.receive).
 //
+// On the stateless wire each client's subscriptions/listen is one on the pipe, as the specification allows. Servers of
+// go-sdk 1.8 keep only the newest listen of a process for each kind of change: with several listening clients of such a
+// server, only the last one hears of it.
+//
 // A Server is safe for concurrent use. It runs on Linux. Not here: starting a session for a client that does not know
 // sessions, or the reverse.
 package stdio

@@ -49,7 +49,7 @@ func newSupervisor(name string, log *slog.Logger, launch func(context.Context) (
 // get returns the running process's pipe, starting it when it never was. While it is down get waits up to wait, unless
 // waiting is likely to be in vain.
 func (s *supervisor) get(ctx context.Context, wait time.Duration) (*pipe, error) {
-	pipe, err, changed := s.look()
+	pipe, changed, err := s.look()
 	if pipe != nil {
 		return pipe, nil
 	}
@@ -69,7 +69,7 @@ func (s *supervisor) get(ctx context.Context, wait time.Duration) (*pipe, error)
 		case <-ctx.Done():
 			return nil, s.unreachable(ctx.Err())
 		}
-		pipe, err, changed = s.look()
+		pipe, changed, err = s.look()
 	}
 }
 
@@ -90,7 +90,8 @@ func (s *supervisor) unreachable(cause error) error {
 	return &upstream.Error{Kind: upstream.Unreachable, Upstream: s.name, Detail: detail, Cause: cause}
 }
 
-func (s *supervisor) look() (*pipe, error, <-chan struct{}) {
+// look returns the pipe, or why the last launch failed (nil when it is not known), and what is closed when that changes.
+func (s *supervisor) look() (*pipe, <-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.started && s.ctx.Err() == nil {
@@ -98,12 +99,12 @@ func (s *supervisor) look() (*pipe, error, <-chan struct{}) {
 		go s.run()
 	}
 	if s.ctx.Err() != nil {
-		return nil, &upstream.Error{Kind: upstream.Unreachable, Upstream: s.name, Detail: "it was closed", Cause: errClosed}, s.changed
+		return nil, s.changed, &upstream.Error{Kind: upstream.Unreachable, Upstream: s.name, Detail: "it was closed", Cause: errClosed}
 	}
 	if s.pipe != nil && s.pipe.isBroken() {
-		return nil, nil, s.changed
+		return nil, s.changed, nil
 	}
-	return s.pipe, s.err, s.changed
+	return s.pipe, s.changed, s.err
 }
 
 func (s *supervisor) set(pipe *pipe, err error) {
@@ -117,6 +118,7 @@ func (s *supervisor) set(pipe *pipe, err error) {
 // run starts the process again whenever it ends, with exponential back-off and full jitter.
 func (s *supervisor) run() {
 	defer close(s.ended)
+	defer s.set(nil, nil) // for those who still wait
 	for failures := 0; s.ctx.Err() == nil; {
 		began := time.Now()
 		pipe, err := s.launch(s.ctx)
@@ -134,7 +136,7 @@ func (s *supervisor) run() {
 		delay := rand.N(min(mostDelay, firstDelay<<min(failures, 10)))
 		failures++
 		if s.ctx.Err() == nil {
-			s.log.Warn("server is down", "again_in", delay, "err", err)
+			s.log.Warn("server is down", "again_in", delay, "err", err, "cause", errors.Unwrap(err))
 		}
 		sleep(s.ctx, delay)
 	}
