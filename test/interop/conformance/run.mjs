@@ -30,7 +30,10 @@ process.on('exit', () => rmSync(scratch, { recursive: true, force: true }));
 function clientCommand(name, proxy) {
   const file = path.join(scratch, name);
   const quoted = `'${proxy.replaceAll("'", `'\\''`)}'`;
-  writeFileSync(file, `#!/bin/sh\nPROXY=${quoted} exec '${process.execPath}' '${path.join(here, 'client.mjs')}' "$@"\n`);
+  writeFileSync(
+    file,
+    `#!/bin/sh\nPROXY=${quoted} exec '${process.execPath}' '${path.join(here, 'client.mjs')}' "$@"\n`,
+  );
   chmodSync(file, 0o755);
   return file;
 }
@@ -101,7 +104,9 @@ for (const { name } of chosen) {
   const [direct, through] = found.get(name);
   const l = losses(direct, through);
   const row = [direct.size, total(direct, 'passed'), total(through, 'passed'), total(direct, 'failed')];
-  const cols = [...row, total(through, 'failed'), l.length].map((n, i) => String(n).padStart([10, 10, 10, 11, 10, 7][i]));
+  const cols = [...row, total(through, 'failed'), l.length].map((n, i) =>
+    String(n).padStart([10, 10, 10, 11, 10, 7][i]),
+  );
   console.log(name.padEnd(24) + cols.join(''));
   passed += total(through, 'passed');
   lost += l.length;

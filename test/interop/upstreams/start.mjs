@@ -5,7 +5,7 @@
 import { mkdirSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { binaries, freePort, installed, root, sleep, start } from '../lib/process.mjs';
+import { binaries, freePort, installed, root, sleep, start, stopAll } from '../lib/process.mjs';
 
 const files = process.env.FS_DIR ?? path.join(tmpdir(), 'interop-fs');
 mkdirSync(files, { recursive: true });
@@ -63,7 +63,7 @@ async function bringUp(name) {
   const port = String(await freePort());
   const [command, args, env] = servers[name](port);
   const child = start(command, args, { env });
-  child.on('exit', (code, signal) => console.error(`${name} ended: ${code ?? signal}`));
+  child.on('exit', (code, signal) => child.killed || console.error(`upstream ${name} ended: ${code ?? signal}`));
   const url = `http://127.0.0.1:${port}/mcp`;
   const end = Date.now() + 60000;
   while (!(await answers(url))) {
@@ -77,9 +77,10 @@ async function bringUp(name) {
 }
 
 const parent = process.ppid;
-setInterval(() => process.ppid === parent || process.exit(1), 1000);
+setInterval(() => process.ppid === parent || stopAll().then(() => process.exit(1)), 1000);
 
-const names = process.argv.length > 2 ? process.argv.slice(2) : ['everything', 'tasks', 'conformance', 'conformance-2025'];
+const names =
+  process.argv.length > 2 ? process.argv.slice(2) : ['everything', 'tasks', 'conformance', 'conformance-2025'];
 const unknown = names.filter((n) => !servers[n]);
 if (unknown.length) {
   console.error(`unknown upstream ${unknown}; known: ${Object.keys(servers).join(' ')}`);

@@ -1,0 +1,79 @@
+# The commands of this repository. `make help` lists them.
+SHELL       := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+GO          ?= go
+INTEROP     := test/interop
+THROUGH     := PROXY='$(CURDIR)/$(INTEROP)/sidecar.sh {UPSTREAM} {PORT}'
+# How many checks of `make interop` pass with nothing between: fewer through the sidecar means that some did not run.
+INTEROP_CHECKS := 237
+
+.PHONY: help build quickstart test test-fast check generate breaking-baseline conformance interop bench-path \
+	bench-gate clean
+
+help: ## List the commands.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
+
+build: ## Build the programs into bin/.
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./sidecar/cmd/... ./controlplane/cmd/...
+
+quickstart: build ## Run a whole mesh here until Ctrl-C; ONCE=1 checks every step and stops.
+	./deploy/quickstart/run.sh
+
+test: ## Run every test: Go with the race detector, then conformance and interop. Installs what is missing.
+	tools/packages.sh gcc redis-server nginx taskset node npm
+	$(INTEROP)/install.sh
+	$(MAKE) test-fast
+	$(MAKE) conformance
+	$(MAKE) interop
+
+test-fast: ## Run the Go tests with the race detector.
+	@tools/build.sh gotestsum
+	bin/tools/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary skipped \
+	    --post-run-command tools/count.sh \
+	    -- -race -p 2 -timeout 5m ./...
+
+check: ## Check form: gofmt, vet, staticcheck, buf lint and breaking, generated code is current.
+	tools/build.sh
+	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l); \
+	    [ -z "$$unformatted" ] || { echo "not gofmt'd:"; echo "$$unformatted"; exit 1; }
+	$(GO) vet ./...
+	bin/tools/staticcheck ./...
+	cd $(INTEROP)/go && $(GO) vet ./...
+	bin/tools/buf lint
+	bin/tools/buf breaking --against tools/breaking.binpb
+	tools/generated.sh
+
+generate: ## Generate Go from the protos.
+	tools/build.sh
+	bin/tools/buf generate
+
+breaking-baseline: ## Make the protos as they are now what `make check` holds later ones to.
+	tools/build.sh buf
+	bin/tools/buf build -o tools/breaking.binpb
+
+conformance: build ## Run the official MCP conformance suite directly and through the sidecar; fail on any loss.
+	tools/packages.sh node npm
+	$(INTEROP)/install.sh
+	$(THROUGH) node $(INTEROP)/conformance/run.mjs
+
+interop: build ## Run real MCP clients through the sidecar against real servers.
+	tools/packages.sh node npm
+	$(INTEROP)/install.sh
+	$(THROUGH) STRICT=1 EXPECT=$(INTEROP_CHECKS) node $(INTEROP)/run-all.mjs
+
+# SHORT=1 measures for less time, for CI.
+BENCH = bin/bench-path $(if $(SHORT),-rounds 3 -warm 200ms -measure 1s -retries 1)
+
+bench-path: build ## Measure a call directly, through nginx and through the sidecar; SHORT=1 takes a minute and a half.
+	tools/packages.sh nginx taskset
+	$(GO) build -o bin/bench-path ./bench/path
+	$(BENCH)
+
+bench-gate: SHORT = 1
+bench-gate: build ## Fail when a call costs more than 2.2 times nginx, or as an event stream 2.5 (GATE_JSON, GATE_SSE).
+	tools/packages.sh nginx taskset
+	$(GO) build -o bin/bench-path ./bench/path
+	$(BENCH) -conns 64 -gate
+
+clean: ## Remove what was built. The caches outside the tree stay.
+	rm -rf bin $(INTEROP)/node_modules $(INTEROP)/bridges/node_modules
