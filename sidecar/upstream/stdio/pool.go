@@ -1,0 +1,214 @@
+package stdio
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// pool is the legacy sessions that share one process. What the process was told for all of them, subscriptions and
+// the log level, is told again to the process that replaces it.
+type pool struct {
+	server *Server
+	// turn is held while a subscription or the level changes, so that the process hears of them in one order.
+	turn chan struct{}
+
+	mu       sync.Mutex // guards below; taken before a pipe's
+	sessions map[*sharedSession]struct{}
+	welcome  *welcome
+	level    level // as the process was told
+}
+
+func newPool(s *Server) *pool {
+	return &pool{server: s, turn: make(chan struct{}, 1), sessions: map[*sharedSession]struct{}{}, level: noLevel}
+}
+
+// open makes a session and answers a client's initialize from the process's own.
+func (o *pool) open(ctx context.Context, m *mcp.Message) (upstream.Session, *upstream.Answer, error) {
+	times := o.server.times
+	if _, err := o.server.pipeFor(ctx, mcp.Legacy, times.connect+times.handshake); err != nil {
+		return nil, nil, err
+	}
+	s := &sharedSession{inbox: newInbox(o.server.log), pool: o, level: noLevel, uris: map[string]struct{}{}}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sessions[s] = struct{}{}
+	return s, bodyAnswer(o.welcome.answer(m)), nil
+}
+
+// pipe returns the process's pipe for a session that is open. When the server that came back after a restart no longer
+// speaks the legacy wire, its sessions are gone.
+func (o *pool) pipe(ctx context.Context) (*pipe, error) {
+	p, err := o.server.pipeFor(ctx, mcp.Legacy, o.server.times.connect)
+	if e := (*upstream.Error)(nil); errors.As(err, &e) && e.Kind == upstream.WrongEra {
+		return nil, o.server.fault(upstream.SessionGone, e.Detail, err)
+	}
+	return p, err
+}
+
+// move tells a new process what the one before it knew, and the clients that lists may have changed.
+func (o *pool) move(p *pipe, w *welcome) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	restarted := o.welcome != nil
+	o.welcome = w
+	if o.level != noLevel {
+		p.tell(setLevel("0", o.level), o.server.times.handshake)
+	}
+	for uri := range o.urisLocked() {
+		p.tell(subscription(mcp.MethodResourcesSubscribe, uri), o.server.times.handshake)
+	}
+	if !restarted {
+		return
+	}
+	for _, change := range w.changes {
+		o.broadcastLocked(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":%q}`, change))
+	}
+}
+
+func (o *pool) urisLocked() map[string]struct{} {
+	all := map[string]struct{}{}
+	for s := range o.sessions {
+		for uri := range s.uris {
+			all[uri] = struct{}{}
+		}
+	}
+	return all
+}
+
+func (o *pool) broadcastLocked(message []byte) {
+	for s := range o.sessions {
+		s.box.put(message)
+	}
+}
+
+func (o *pool) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for s := range o.sessions {
+		s.box.fail(io.EOF)
+	}
+	clear(o.sessions)
+}
+
+// ended implements router.
+func (o *pool) ended(*pipe) {}
+
+// route implements router. What names no call goes to those it can be told to concern, or to nobody: never to a client
+// that might not be meant.
+func (o *pool) route(p *pipe, m *mcp.Message) {
+	switch m.Method {
+	case mcp.NotificationToolsChanged, mcp.NotificationPromptsChanged, mcp.NotificationResourcesChanged:
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.broadcastLocked(bytes.Clone(m.Raw))
+	case mcp.NotificationResourceUpdated:
+		o.updated(m)
+	case mcp.NotificationCancelled: // of a request that was refused at once
+	default:
+		if m.Kind == mcp.Request {
+			p.answer(m)
+			return
+		}
+		o.toTheOnly(p, m)
+	}
+}
+
+// updated tells the sessions that subscribed to the resource; when none did, those that subscribed to what it is
+// part of.
+func (o *pool) updated(m *mcp.Message) {
+	uri, message := string(m.Name), bytes.Clone(m.Raw)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	exact := false
+	for s := range o.sessions {
+		if _, ok := s.uris[uri]; ok {
+			exact = true
+			s.box.put(message)
+		}
+	}
+	if exact {
+		return
+	}
+	for s := range o.sessions {
+		if s.hasPrefixOf(uri) {
+			s.box.put(message)
+		}
+	}
+}
+
+// toTheOnly delivers a notification that names nobody: to the one call in flight, or to the stream of the one session
+// that it can come from.
+func (o *pool) toTheOnly(p *pipe, m *mcp.Message) {
+	calls := p.matching(func(k *call) bool { return k.owner != nil })
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := o.onlyLocked(calls)
+	if s == nil {
+		return
+	}
+	if m.Method == mcp.NotificationMessage && !s.level.wants(levelOf(m.Params.Of(m.Raw))) {
+		return
+	}
+	if len(calls) == 1 {
+		calls[0].box.put(bytes.Clone(m.Raw))
+		return
+	}
+	s.box.put(bytes.Clone(m.Raw))
+}
+
+func (o *pool) onlyLocked(calls []*call) (only *sharedSession) {
+	for _, k := range calls {
+		s, _ := k.owner.(*sharedSession)
+		if only != nil && s != only {
+			return nil
+		}
+		only = s
+	}
+	if len(calls) == 0 && len(o.sessions) == 1 {
+		for only = range o.sessions {
+		}
+	}
+	return only
+}
+
+// take waits for the turn to change what the process knows.
+func (o *pool) take(ctx context.Context) (release func(), err error) {
+	select {
+	case o.turn <- struct{}{}:
+		return func() { <-o.turn }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// levelWith is the level the process needs once s wants want, and whether that is news to it.
+func (o *pool) levelWith(s *sharedSession, want level) (tell level, changes bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	tell = want
+	for other := range o.sessions {
+		if other != s && other.level != noLevel {
+			tell = min(tell, other.level)
+		}
+	}
+	return tell, tell != o.level
+}
+
+// holders counts the sessions that hold a subscription, and the subscriptions that s holds.
+func (o *pool) holders(uri string, s *sharedSession) (held, mine int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for other := range o.sessions {
+		if _, ok := other.uris[uri]; ok {
+			held++
+		}
+	}
+	return held, len(s.uris)
+}
