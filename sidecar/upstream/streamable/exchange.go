@@ -1,11 +1,11 @@
 package streamable
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"os"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -165,22 +165,28 @@ func (x *exchange) nextChunk() (last bool, err error) {
 
 // parseChunkSize reads hexadecimal digits; an extension after them means nothing here.
 func parseChunkSize(line []byte) (int64, error) {
-	end := 0
-	for end < len(line) && isHex(line[end]) {
-		end++
+	digits, _, _ := bytes.Cut(line, []byte(";"))
+	if len(digits) == len(line) {
+		digits = bytes.TrimRight(digits, " \t") // as some servers pad it
 	}
-	rest := line[end:]
-	for len(rest) > 0 && (rest[0] == ' ' || rest[0] == '\t') {
-		rest = rest[1:]
-	}
-	if end == 0 || end > 15 || len(rest) > 0 && rest[0] != ';' {
+	if len(digits) == 0 || len(digits) > 15 {
 		return 0, malformed("a chunk's size that is not a number")
 	}
-	return strconv.ParseInt(string(line[:end]), 16, 64)
-}
-
-func isHex(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+	var n int64
+	for _, c := range digits {
+		switch {
+		case '0' <= c && c <= '9':
+			c -= '0'
+		case 'a' <= c && c <= 'f':
+			c -= 'a' - 10
+		case 'A' <= c && c <= 'F':
+			c -= 'A' - 10
+		default:
+			return 0, malformed("a chunk's size that is not a number")
+		}
+		n = n<<4 | int64(c)
+	}
+	return n, nil
 }
 
 func unexpected(err error) error {

@@ -3,12 +3,17 @@ package streamable
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
+	"os"
 	"sync"
 	"syscall"
 	"time"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 )
 
 // idleLimit is how long an unused connection is kept when the server does not say less. It only saves descriptors:
@@ -30,6 +35,44 @@ type pool struct {
 	idle   []*conn            // the one used last is last
 	reaper *time.Timer        // runs while there are idle connections
 	closed bool
+}
+
+// address settles where and how the pool dials.
+func (p *pool) address(to *url.URL, h *outriggerv1.HTTPTransport, timeout time.Duration) error {
+	const defaultMaxIdle = 128
+	p.timeout, p.maxIdle = timeout, defaultMaxIdle
+	if n := h.GetMaxIdleConnections(); n > 0 {
+		p.maxIdle = int(n)
+	}
+	port := to.Port()
+	if port == "" {
+		port = to.Scheme // a service name that net knows: http or https
+	}
+	p.network, p.target = "tcp", net.JoinHostPort(to.Hostname(), port)
+	if path := h.GetUnixSocket(); path != "" {
+		p.network, p.target = "unix", path
+	}
+	if to.Scheme != "https" {
+		return nil
+	}
+	p.tls = &tls.Config{ServerName: to.Hostname(), NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12}
+	return p.trust(h.GetCaFile())
+}
+
+// trust takes the authorities in a PEM file for the only ones; without a file the system's are.
+func (p *pool) trust(file string) error {
+	if file == "" {
+		return nil
+	}
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("http.ca_file: %w", err)
+	}
+	p.tls.RootCAs = x509.NewCertPool()
+	if !p.tls.RootCAs.AppendCertsFromPEM(pem) {
+		return fmt.Errorf("http.ca_file: no certificate in %q", file)
+	}
+	return nil
 }
 
 // get gives a connection to the caller, and reports whether it was used before.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,9 +35,9 @@ type request struct {
 }
 
 // fixedHead is what all requests of one method begin with.
-func fixedHead(method, target, host string, o Options) string {
+func fixedHead(method string, to *url.URL, o Options) string {
 	var b strings.Builder
-	b.WriteString(method + " " + target + " HTTP/1.1\r\nHost: " + host + "\r\nUser-Agent: " + o.UserAgent + "\r\n")
+	b.WriteString(method + " " + to.RequestURI() + " HTTP/1.1\r\nHost: " + to.Host + "\r\nUser-Agent: " + o.UserAgent + "\r\n")
 	switch method {
 	case http.MethodPost:
 		b.WriteString("Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n")

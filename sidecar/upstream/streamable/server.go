@@ -16,15 +16,11 @@ package streamable
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"sync"
 	"time"
 
@@ -82,7 +78,7 @@ func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
 		return nil, errors.New("http: required")
 	}
 	to, err := url.Parse(h.GetUrl())
-	if err != nil || to.Host == "" || to.Scheme != "http" && to.Scheme != "https" {
+	if err != nil || to.Hostname() == "" || to.Scheme != "http" && to.Scheme != "https" {
 		return nil, fmt.Errorf("http.url: %q is not an absolute http or https URL", h.GetUrl())
 	}
 	if err := o.complete(); err != nil {
@@ -98,17 +94,18 @@ func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
 		},
 		own:      newOwnMessages(o.ClientInfo),
 		tasks:    newTasks(),
+		eras:     eraCache{fixed: fixedEras(spec.GetEra())},
+		checker:  checker{turn: make(chan struct{}, 1)},
 		sessions: make(map[*session]struct{}),
 	}
-	s.eras.fixed = fixedEras(spec.GetEra())
-	s.checker.turn = make(chan struct{}, 1)
 	s.client.upstream, s.client.tasks = name, s.tasks
-	for method, head := range map[string]*string{
-		http.MethodPost: &s.client.post, http.MethodGet: &s.client.get, http.MethodDelete: &s.client.del,
-	} {
-		*head = fixedHead(method, to.RequestURI(), to.Host, o)
+	s.client.post = fixedHead(http.MethodPost, to, o)
+	s.client.get = fixedHead(http.MethodGet, to, o)
+	s.client.del = fixedHead(http.MethodDelete, to, o)
+	if err := s.client.pool.address(to, h, s.timeouts.connect); err != nil {
+		return nil, err
 	}
-	return s, s.client.pool.address(to, h, s.timeouts.connect)
+	return s, nil
 }
 
 // complete fills in defaults and refuses what could not stand in a header.
@@ -139,39 +136,6 @@ func orDefault(d *durationpb.Duration, otherwise time.Duration) time.Duration {
 		return v
 	}
 	return otherwise
-}
-
-// address settles where and how the pool dials.
-func (p *pool) address(to *url.URL, h *outriggerv1.HTTPTransport, timeout time.Duration) error {
-	const defaultMaxIdle = 128
-	p.timeout, p.maxIdle = timeout, defaultMaxIdle
-	if n := h.GetMaxIdleConnections(); n > 0 {
-		p.maxIdle = int(n)
-	}
-	port := to.Port()
-	if port == "" {
-		port = to.Scheme // a service name that net knows: http or https
-	}
-	p.network, p.target = "tcp", net.JoinHostPort(to.Hostname(), port)
-	if path := h.GetUnixSocket(); path != "" {
-		p.network, p.target = "unix", path
-	}
-	if to.Scheme != "https" {
-		return nil
-	}
-	p.tls = &tls.Config{ServerName: to.Hostname(), NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12}
-	if h.GetCaFile() == "" {
-		return nil
-	}
-	pem, err := os.ReadFile(h.GetCaFile())
-	if err != nil {
-		return fmt.Errorf("http.ca_file: %w", err)
-	}
-	p.tls.RootCAs = x509.NewCertPool()
-	if !p.tls.RootCAs.AppendCertsFromPEM(pem) {
-		return fmt.Errorf("http.ca_file: no certificate in %q", h.GetCaFile())
-	}
-	return nil
 }
 
 // Call sends one stateless request or notification.
