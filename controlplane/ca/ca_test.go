@@ -103,10 +103,17 @@ func (w *world) token(uses int32) string {
 	return text
 }
 
-// issue asks for a certificate, presenting one if it has it, and returns the new one.
+// issue asks for a certificate on a new connection, presenting one if it has it, and returns the new one.
 func (w *world) issue(nodeID, token string, present *tls.Certificate) (*tls.Certificate, error) {
 	w.t.Helper()
-	key, csr := newRequest(w.t)
+	conn := w.dial(present)
+	defer conn.Close()
+	return w.issueOn(conn, nodeID, token)
+}
+
+// dial connects, presenting a certificate if there is one.
+func (w *world) dial(present *tls.Certificate) *grpc.ClientConn {
+	w.t.Helper()
 	config := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "rig.example", Time: w.clock.now}
 	config.RootCAs.AddCert(w.root)
 	if present != nil {
@@ -116,7 +123,12 @@ func (w *world) issue(nodeID, token string, present *tls.Certificate) (*tls.Cert
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	defer conn.Close()
+	return conn
+}
+
+func (w *world) issueOn(conn *grpc.ClientConn, nodeID, token string) (*tls.Certificate, error) {
+	w.t.Helper()
+	key, csr := newRequest(w.t)
 	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
 	defer cancel()
 	res, err := outriggerv1.NewIdentityServiceClient(conn).IssueCertificate(ctx, &outriggerv1.IssueCertificateRequest{
@@ -289,6 +301,22 @@ func TestRenewalNeedsTheSameNodeAndItsRecord(t *testing.T) {
 	}
 	_, err = w.issue("mine", "", mine)
 	wantCode(t, err, codes.PermissionDenied, "not admitted")
+}
+
+func TestAnOpenConnectionDoesNotOutliveItsCertificate(t *testing.T) {
+	w := newWorld(t)
+	mine, err := w.issue("mine", w.token(1), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := w.dial(mine)
+	defer conn.Close()
+	if _, err := w.issueOn(conn, "mine", ""); err != nil {
+		t.Fatal(err)
+	}
+	w.clock.advance(25 * time.Hour)
+	_, err = w.issueOn(conn, "mine", "")
+	wantCode(t, err, codes.Unauthenticated, "has expired")
 }
 
 func TestBadRequestsAreRefusedBeforeATokenIsUsed(t *testing.T) {

@@ -21,13 +21,13 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "outrigger_xds_connected_sidecars", Help: "Sidecars with a stream to this replica.",
+			Name: "outrigger_controlplane_connected_sidecars", Help: "Sidecars with a stream to this replica.",
 		}),
-		pushes: counter("outrigger_xds_pushes_total", "Responses sent to sidecars."),
-		acks:   counter("outrigger_xds_acks_total", "Responses that sidecars accepted."),
-		nacks:  counter("outrigger_xds_nacks_total", "Responses that sidecars refused, wholly or in part."),
+		pushes: counter("outrigger_controlplane_pushes_total", "Responses sent to sidecars."),
+		acks:   counter("outrigger_controlplane_acks_total", "Responses that sidecars accepted."),
+		nacks:  counter("outrigger_controlplane_nacks_total", "Responses that sidecars refused, wholly or in part."),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "outrigger_xds_answer_seconds",
+			Name:    "outrigger_controlplane_answer_seconds",
 			Help:    "From sending a response to its ACK or NACK; a manifest's includes the swap.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 12), // to 24 s
 		}, []string{"type"}),

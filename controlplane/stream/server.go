@@ -195,13 +195,16 @@ func (s *Server) DeltaAggregatedResources(wire discovery.AggregatedDiscoveryServ
 	return err
 }
 
-// logEnd writes the line for a stream that ended, if it had begun.
+// logEnd writes the line for a stream that ended. A sidecar that left by itself has no error.
 func (s *Server) logEnd(st *stream, err error) {
-	if st.node == nil {
+	switch {
+	case st.node == nil:
 		s.opts.Log.Warn("stream refused", "node", st.identity.NodeID, "error", err)
-		return
+	case err != nil:
+		s.opts.Log.Warn("sidecar disconnected", "node", st.node.id, "error", err)
+	default:
+		s.opts.Log.Info("sidecar disconnected", "node", st.node.id)
 	}
-	s.opts.Log.Info("sidecar disconnected", "node", st.node.id, "error", err)
 }
 
 // SetCompiled makes c what sidecars should run. It recomputes the view of every known sidecar and offers what changed

@@ -670,6 +670,24 @@ func TestAnUnreadableEntryLeavesWhatRan(t *testing.T) {
 	equal(t, "after the unreadable write", s.settle(), []string{"+Binding/c", "+Manifest/n"})
 }
 
+func TestReadingAgainKeepsWhatCannotBeReadAndDropsWhatIsGone(t *testing.T) {
+	f := follower{server: New(Options{Log: quietLog, Metrics: prometheus.NewRegistry()})}
+	defer f.server.Close()
+	entry := func(name, url string) store.Entry {
+		value, err := store.EncodeResource(&outriggerv1.Resource{
+			Kind: "Upstream", Name: name, Spec: resource.Encode(httpUpstream(name, url)),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return store.Entry{Key: store.ResourceKey("Upstream", name), Value: value}
+	}
+	f.reset([]store.Entry{entry("a", "http://127.0.0.1/1"), entry("gone", "http://127.0.0.1/1")})
+	unreadable := store.Entry{Key: store.ResourceKey("Upstream", "a"), Value: []byte("\xff")}
+	f.reset([]store.Entry{unreadable, entry("b", "http://127.0.0.1/1")})
+	equal(t, "objects", slices.Sorted(maps.Keys(f.objects)), []string{unreadable.Key, store.ResourceKey("Upstream", "b")})
+}
+
 // amnesiac is a store that drops the history that its watcher needs, once.
 type amnesiac struct {
 	lists atomic.Int32

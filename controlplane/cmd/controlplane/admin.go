@@ -30,3 +30,13 @@ func adminServer(ready func(*http.Request) error, metrics prometheus.Gatherer, p
 	}
 	return &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
 }
+
+// buildInfo is a metric that tells the version.
+func buildInfo() prometheus.Collector {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "outrigger_controlplane_build_info", Help: "Always 1; its label tells the build.",
+		ConstLabels: prometheus.Labels{"version": buildVersion()},
+	})
+	g.Set(1)
+	return g
+}

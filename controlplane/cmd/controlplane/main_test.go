@@ -22,6 +22,7 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
@@ -199,19 +200,25 @@ func (p *process) sidecar(nodeID, token string, tg *target) *config.XDS {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	x, err := config.NewXDS(config.XDSOptions{
-		Addresses: []string{p.started.XDS}, NodeID: nodeID, Version: "v1.2.3", StateDir: dir, Target: tg,
+	return p.follow(config.XDSOptions{
+		NodeID: nodeID, Version: "v1.2.3", StateDir: dir, Target: tg,
 		Credentials: func() credentials.TransportCredentials { return id.Credentials() },
-		Log:         slog.New(slog.DiscardHandler),
 	})
+}
+
+// follow runs a sidecar's client until the test ends.
+func (p *process) follow(o config.XDSOptions) *config.XDS {
+	p.t.Helper()
+	o.Addresses, o.Log = []string{p.started.XDS}, slog.New(slog.DiscardHandler)
+	x, err := config.NewXDS(o)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	running, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		x.Run(running)
+		x.Run(ctx) // returns ctx's error
 	}()
 	p.t.Cleanup(func() { stop(); <-done })
 	return x
@@ -280,7 +287,7 @@ func TestASidecarFollowsAControlPlaneOverItsRestart(t *testing.T) {
 	if got := tg.running(); !slices.Equal(got, []string{"one", "three"}) {
 		t.Errorf("the sidecar runs %v, want one and three", got)
 	}
-	if _, metrics := p.get("/metrics"); !strings.Contains(metrics, "outrigger_xds_connected_sidecars 1") {
+	if _, metrics := p.get("/metrics"); !strings.Contains(metrics, "outrigger_controlplane_connected_sidecars 1") {
 		t.Error("/metrics does not show the sidecar")
 	}
 	root, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
@@ -313,6 +320,45 @@ func TestASidecarFollowsAControlPlaneOverItsRestart(t *testing.T) {
 	if err != nil || len(list.Sidecars) != 2 || list.Sidecars[0].Labels["app"] != "demo" || list.Sidecars[0].Version != "v1.2.3" {
 		t.Errorf("sidecars: %v (%v), want two of app demo at v1.2.3", list, err)
 	}
+	p.stop()
+}
+
+func TestInPlaintextASidecarIsWhoItSays(t *testing.T) {
+	p := start(t, filepath.Join(t.TempDir(), "data"), "--xds-plaintext")
+	c := p.client("http", http.DefaultTransport)
+	if _, err := c.Apply(t.Context(), &outriggerv1.ApplyRequest{Resources: demo(t)}); err != nil {
+		t.Fatal(err)
+	}
+	tg := &target{}
+	p.follow(config.XDSOptions{
+		NodeID: "demo", Labels: map[string]string{"app": "demo"}, StateDir: t.TempDir(), Target: tg,
+		Credentials: func() credentials.TransportCredentials { return insecure.NewCredentials() },
+	})
+	eventually(t, "configuration", func() bool { return slices.Equal(tg.running(), []string{"one", "three", "two"}) })
+	p.stop()
+}
+
+func TestAKilledControlPlaneLosesNothing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	p := start(t, dir)
+	c := p.client("http", http.DefaultTransport)
+	if _, err := c.Apply(t.Context(), &outriggerv1.ApplyRequest{Resources: demo(t)}); err != nil {
+		t.Fatal(err)
+	}
+	token, err := c.CreateJoinToken(t.Context(), &outriggerv1.CreateJoinTokenRequest{Labels: map[string]string{"app": "demo"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tg := &target{}
+	p.sidecar("demo", token.Token, tg)
+	eventually(t, "configuration", func() bool { return len(tg.running()) == 3 })
+	p.cmd.Process.Kill()
+	<-p.logged
+	p.cmd.Wait() // it was killed
+
+	p = start(t, dir, "--xds", p.started.XDS)
+	c = p.client("http", http.DefaultTransport)
+	eventually(t, "running again", func() bool { return statusOf(t, c, "one").GetRunning() == 1 })
 	p.stop()
 }
 

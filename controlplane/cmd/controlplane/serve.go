@@ -95,6 +95,7 @@ func (p *plane) open(ctx context.Context) error {
 		return fmt.Errorf("authority's certificate: %w", err)
 	}
 	registry := prometheus.NewRegistry()
+	registry.MustRegister(buildInfo())
 	p.makeXDS(registry)
 	if err := p.makeAPI(); err != nil {
 		return err
