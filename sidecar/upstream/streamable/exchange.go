@@ -205,9 +205,6 @@ func (x *exchange) failure(err error, sent bool) error {
 		kind, detail, err = cancelled(x.ctx)
 	case errors.As(err, &bad):
 		kind, detail = upstream.BadAnswer, "answered with "+string(bad)
-		if !sent {
-			kind, detail = upstream.Unreachable, "the request cannot be sent on: "+string(bad)
-		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		kind, detail = upstream.TimedOut, "no whole answer within the time configured"
 		if x.onCancel != nil {
@@ -217,25 +214,4 @@ func (x *exchange) failure(err error, sent bool) error {
 		kind, detail = upstream.Unreachable, "the connection broke before anything was sent"
 	}
 	return x.client.fault(kind, detail, err)
-}
-
-// unreachable says why there is no connection.
-func (cl *client) unreachable(ctx context.Context, err error) error {
-	kind, detail := upstream.Unreachable, "no connection to the server"
-	if ctx.Err() != nil {
-		kind, detail, err = cancelled(ctx)
-	}
-	return cl.fault(kind, detail, err)
-}
-
-// cancelled is the failure of a call whose own context ended.
-func cancelled(ctx context.Context) (upstream.Kind, string, error) {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return upstream.TimedOut, "no whole answer before the call's deadline", ctx.Err()
-	}
-	return upstream.Lost, "the call was cancelled", ctx.Err()
-}
-
-func (cl *client) fault(kind upstream.Kind, detail string, cause error) *upstream.Error {
-	return &upstream.Error{Kind: kind, Upstream: cl.upstream, Detail: detail, Cause: cause}
 }

@@ -1,7 +1,6 @@
 package streamable
 
 import (
-	"context"
 	"net"
 	"net/http"
 	"net/url"
@@ -118,74 +117,31 @@ func appendField(b []byte, name, value string) ([]byte, error) {
 	return append(b, "\r\n"...), nil
 }
 
-// writeBuffers are owned by client.write while it writes, and hold no more than keptBuffer bytes when put back.
+// writeBuffers are owned by client.send until the request is written, and hold no more than keptBuffer bytes when put
+// back.
 var writeBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// write sends the request with one system call. n is how many bytes of it may have gone out.
-func (cl *client) write(c *conn, r *request) (n int64, err error) {
-	buf := writeBuffers.Get().(*[]byte)
-	defer func() {
-		if cap(*buf) <= keptBuffer {
-			writeBuffers.Put(buf)
-		}
-	}()
-	b, err := r.appendHead((*buf)[:0], cl.fixed(r.method))
+func keepWriteBuffer(b *[]byte) {
+	if cap(*b) <= keptBuffer {
+		writeBuffers.Put(b)
+	}
+}
+
+// encode writes the request into buf: all of it, or its head only when the body is too long to be copied.
+func (r *request) encode(buf *[]byte, fixed string) error {
+	b, err := r.appendHead((*buf)[:0], fixed)
+	if len(r.body) <= copiedBody {
+		b = append(b, r.body...)
+	}
 	*buf = b
-	if err != nil {
-		return 0, err
+	return err
+}
+
+// write sends an encoded request with one system call. n is how many bytes of it may have gone out.
+func (c *conn) write(encoded, body []byte) (n int64, err error) {
+	if len(body) > copiedBody {
+		return (&net.Buffers{encoded, body}).WriteTo(c.net)
 	}
-	if len(r.body) > copiedBody {
-		return (&net.Buffers{b, r.body}).WriteTo(c.net)
-	}
-	*buf = append(b, r.body...)
-	m, err := c.net.Write(*buf)
+	m, err := c.net.Write(encoded)
 	return int64(m), err
-}
-
-// client sends requests to one server.
-type client struct {
-	upstream       string // the resource's name
-	tasks          *tasks
-	pool           pool
-	post, get, del string // fixed heads
-}
-
-func (cl *client) fixed(method string) string {
-	switch method {
-	case http.MethodGet:
-		return cl.get
-	case http.MethodDelete:
-		return cl.del
-	}
-	return cl.post
-}
-
-// send sends r and waits for the answer's head. The caller finishes the exchange.
-//
-// A request is written again only when the connection had lain idle and took not one byte of it: then the server
-// cannot have seen it.
-func (cl *client) send(ctx context.Context, r *request) (*exchange, error) {
-	for {
-		if ctx.Err() != nil {
-			return nil, cl.unreachable(ctx, ctx.Err())
-		}
-		c, used, err := cl.pool.get(ctx, time.Now())
-		if err != nil {
-			return nil, cl.unreachable(ctx, err)
-		}
-		x := cl.begin(ctx, c, r)
-		if n, err := cl.write(c, r); err != nil {
-			x.finish(false)
-			if n == 0 && used && ctx.Err() == nil {
-				continue
-			}
-			return nil, x.failure(err, n > 0)
-		}
-		if x.head, err = c.head(); err != nil {
-			x.finish(false)
-			return nil, x.failure(err, true)
-		}
-		x.left = x.head.length
-		return x, nil
-	}
 }

@@ -2,7 +2,6 @@ package streamable
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -17,7 +16,6 @@ import (
 
 const (
 	cancelTime      = 2 * time.Second // for a notifications/cancelled to be taken
-	maxSessionID    = 1 << 10         // bytes
 	closingTogether = 16              // sessions ended at once when a Server closes
 )
 
@@ -39,87 +37,6 @@ type session struct {
 type incarnation struct {
 	id      string // Mcp-Session-Id; empty when the server keeps no sessions
 	version string // negotiated, for MCP-Protocol-Version
-}
-
-// Open implements upstream.Server.
-func (s *Server) Open(ctx context.Context, c *upstream.Call) (upstream.Session, *upstream.Answer, error) {
-	in, answer, err := s.handshake(ctx, c.Message.Raw, c.Header)
-	if err != nil || in == nil {
-		return nil, answer, err
-	}
-	ses := &session{server: s, initialize: slices.Clone(c.Message.Raw), current: in}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, nil, s.client.fault(upstream.Lost, "the upstream was removed", errClosed)
-	}
-	s.sessions[ses] = struct{}{}
-	return ses, answer, nil
-}
-
-// handshake sends an initialize. The incarnation is nil when the Answer is an error's.
-func (s *Server) handshake(ctx context.Context, initialize []byte, header http.Header) (*incarnation, *upstream.Answer, error) {
-	x, err := s.client.send(ctx, &request{
-		method: http.MethodPost, body: initialize, relay: header, traceOnly: true,
-		deadline: time.Now().Add(s.timeouts.handshake),
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	if x.head.status >= 400 {
-		refused, err := x.refusal()
-		if err != nil {
-			return nil, nil, err
-		}
-		if refused.deniesLegacy() {
-			s.eras.forget()
-		}
-		answer, err := refused.answer()
-		return nil, answer, err
-	}
-	return s.opened(x)
-}
-
-// opened reads the answer to initialize.
-func (s *Server) opened(x *exchange) (*incarnation, *upstream.Answer, error) {
-	status, id := x.head.status, string(x.head.sessionID) // which the body's bytes will overwrite
-	if status >= 300 {
-		return nil, nil, x.refuse(fmt.Sprintf("answered %d, a redirect, which is not followed", status))
-	}
-	body, err := x.response()
-	if err != nil {
-		return nil, nil, err
-	}
-	m, err := mcp.Scan(body, mcp.Limits{})
-	if err != nil || m.Kind != mcp.Response {
-		return nil, nil, s.client.fault(upstream.BadAnswer, "answered initialize with something else than a response", err)
-	}
-	answer := whole(status, m.Raw)
-	if m.Error.Present() {
-		if (&refusal{rpc: true, code: errorCode(&m)}).deniesLegacy() {
-			s.eras.forget()
-		}
-		return nil, answer, nil
-	}
-	var result struct {
-		ProtocolVersion string `json:"protocolVersion"`
-	}
-	err = json.Unmarshal(m.Result.Of(m.Raw), &result)
-	if err != nil || !isVisible(result.ProtocolVersion) || id != "" && !isVisible(id) {
-		return nil, nil, s.client.fault(upstream.BadAnswer, "answered initialize without a usable version or session id", err)
-	}
-	return &incarnation{id: id, version: result.ProtocolVersion}, answer, nil
-}
-
-// isVisible reports whether a value of the server's can go into a header (2025-11-25, basic/transports, "Session
-// Management": 0x21 to 0x7E).
-func isVisible(value string) bool {
-	for i := range len(value) {
-		if value[i] <= ' ' || value[i] > '~' {
-			return false
-		}
-	}
-	return len(value) > 0 && len(value) <= maxSessionID
 }
 
 // Call implements upstream.Session.
@@ -253,82 +170,6 @@ func (s *session) remember(initialized []byte) {
 
 func (s *session) gone(detail string, cause error) error {
 	return s.server.client.fault(upstream.SessionGone, detail, cause)
-}
-
-// reopen opens the session again after the server forgot old; whoever needs it meanwhile waits for the same attempt.
-func (s *session) reopen(ctx context.Context, old *incarnation) (*incarnation, error) {
-	s.mu.Lock()
-	f := s.reopening
-	switch {
-	case s.closed:
-		s.mu.Unlock()
-		return nil, s.gone("the session was closed", errClosed)
-	case s.current != old:
-		defer s.mu.Unlock()
-		return s.current, nil
-	case f == nil:
-		f = newFlight[*incarnation]()
-		if !s.server.tasks.run(func() { f.land(s.replace(old)) }) {
-			s.mu.Unlock()
-			return nil, s.gone("the upstream was removed", errClosed)
-		}
-		s.reopening = f
-	}
-	s.mu.Unlock()
-	return f.wait(ctx, func() error { return s.server.client.unreachable(ctx, ctx.Err()) })
-}
-
-// replace is reopen's task.
-func (s *session) replace(old *incarnation) (*incarnation, error) {
-	in, err := s.again(old)
-	s.mu.Lock()
-	s.reopening = nil
-	closed := s.closed
-	if err == nil && !closed {
-		s.current = in
-		s.interruptListensLocked()
-	}
-	s.mu.Unlock()
-	switch {
-	case err != nil:
-		return nil, err
-	case closed:
-		s.end(s.server.tasks.ctx, in)
-		return nil, s.gone("the session was closed", errClosed)
-	}
-	s.server.log.Info("opened a session again that the server had forgotten")
-	return in, nil
-}
-
-// again does the handshake once more, as the client did it.
-func (s *session) again(old *incarnation) (*incarnation, error) {
-	ctx, stop := context.WithTimeout(s.server.tasks.ctx, s.server.timeouts.handshake)
-	defer stop()
-	in, _, err := s.server.handshake(ctx, s.initialize, nil)
-	switch {
-	case err != nil:
-		return nil, err
-	case in == nil:
-		return nil, s.gone("forgot its session and does not open another", nil)
-	case in.version != old.version:
-		s.end(ctx, in)
-		return nil, s.gone("came back with another protocol version", nil)
-	}
-	s.mu.Lock()
-	initialized := s.initialized
-	s.mu.Unlock()
-	if initialized == nil {
-		return in, nil
-	}
-	x, err := s.server.client.send(ctx, &request{
-		method: http.MethodPost, body: initialized, version: in.version, session: in.id,
-		deadline: time.Now().Add(s.server.timeouts.handshake),
-	})
-	if err != nil {
-		return nil, err
-	}
-	x.discard()
-	return in, nil
 }
 
 // interruptListensLocked makes every open stream look at the session again.

@@ -1,0 +1,93 @@
+package streamable
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// client sends requests to one server.
+type client struct {
+	upstream       string // the resource's name
+	tasks          *tasks
+	pool           pool
+	post, get, del string // fixed heads
+}
+
+func (cl *client) fixed(method string) string {
+	switch method {
+	case http.MethodGet:
+		return cl.get
+	case http.MethodDelete:
+		return cl.del
+	}
+	return cl.post
+}
+
+// send sends r and waits for the answer's head. The caller finishes the exchange.
+func (cl *client) send(ctx context.Context, r *request) (*exchange, error) {
+	buf := writeBuffers.Get().(*[]byte)
+	if err := r.encode(buf, cl.fixed(r.method)); err != nil {
+		keepWriteBuffer(buf)
+		return nil, cl.fault(upstream.Unreachable, "the request cannot be sent on: "+err.Error(), nil)
+	}
+	x, err := cl.transmit(ctx, r, *buf)
+	keepWriteBuffer(buf)
+	if err != nil {
+		return nil, err
+	}
+	if x.head, err = x.conn.head(); err != nil {
+		x.finish(false)
+		return nil, x.failure(err, true)
+	}
+	x.left = x.head.length
+	return x, nil
+}
+
+// transmit writes the encoded request to a connection. It is written again only when the connection had lain idle and
+// took not one byte of it: then the server cannot have seen it.
+func (cl *client) transmit(ctx context.Context, r *request, encoded []byte) (*exchange, error) {
+	for {
+		if ctx.Err() != nil {
+			return nil, cl.unreachable(ctx, ctx.Err())
+		}
+		c, used, err := cl.pool.get(ctx, time.Now())
+		if err != nil {
+			return nil, cl.unreachable(ctx, err)
+		}
+		x := cl.begin(ctx, c, r)
+		n, err := c.write(encoded, r.body)
+		if err == nil {
+			return x, nil
+		}
+		x.finish(false)
+		if n > 0 || !used || errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil, x.failure(err, n > 0)
+		}
+	}
+}
+
+// unreachable says why there is no connection.
+func (cl *client) unreachable(ctx context.Context, err error) error {
+	kind, detail := upstream.Unreachable, "no connection to the server"
+	if ctx.Err() != nil {
+		kind, detail, err = cancelled(ctx)
+	}
+	return cl.fault(kind, detail, err)
+}
+
+// cancelled is the failure of a call whose own context ended.
+func cancelled(ctx context.Context) (upstream.Kind, string, error) {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return upstream.TimedOut, "no whole answer before the call's deadline", ctx.Err()
+	}
+	return upstream.Lost, "the call was cancelled", ctx.Err()
+}
+
+func (cl *client) fault(kind upstream.Kind, detail string, cause error) *upstream.Error {
+	return &upstream.Error{Kind: kind, Upstream: cl.upstream, Detail: detail, Cause: cause}
+}

@@ -1,0 +1,96 @@
+package streamable
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+const maxSessionID = 1 << 10 // bytes
+
+// Open implements upstream.Server.
+func (s *Server) Open(ctx context.Context, c *upstream.Call) (upstream.Session, *upstream.Answer, error) {
+	in, answer, err := s.handshake(ctx, c.Message.Raw, c.Header)
+	if err != nil || in == nil {
+		return nil, answer, err
+	}
+	ses := &session{server: s, initialize: slices.Clone(c.Message.Raw), current: in}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, nil, s.client.fault(upstream.Lost, "the upstream was removed", errClosed)
+	}
+	s.sessions[ses] = struct{}{}
+	return ses, answer, nil
+}
+
+// handshake sends an initialize. The incarnation is nil when the Answer is an error's.
+func (s *Server) handshake(ctx context.Context, initialize []byte, header http.Header) (*incarnation, *upstream.Answer, error) {
+	x, err := s.client.send(ctx, &request{
+		method: http.MethodPost, body: initialize, relay: header, traceOnly: true,
+		deadline: time.Now().Add(s.timeouts.handshake),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if x.head.status >= 400 {
+		refused, err := x.refusal()
+		if err != nil {
+			return nil, nil, err
+		}
+		if refused.deniesLegacy() {
+			s.eras.forget()
+		}
+		answer, err := refused.answer()
+		return nil, answer, err
+	}
+	return s.opened(x)
+}
+
+// opened reads the answer to initialize.
+func (s *Server) opened(x *exchange) (*incarnation, *upstream.Answer, error) {
+	status, id := x.head.status, string(x.head.sessionID) // which the body's bytes will overwrite
+	if status >= 300 {
+		return nil, nil, x.refuse(fmt.Sprintf("answered %d, a redirect, which is not followed", status))
+	}
+	body, err := x.response()
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := mcp.Scan(body, mcp.Limits{})
+	if err != nil || m.Kind != mcp.Response {
+		return nil, nil, s.client.fault(upstream.BadAnswer, "answered initialize with something else than a response", err)
+	}
+	answer := whole(status, m.Raw)
+	if m.Error.Present() {
+		if (&refusal{rpc: true, code: errorCode(&m)}).deniesLegacy() {
+			s.eras.forget()
+		}
+		return nil, answer, nil
+	}
+	var result struct {
+		ProtocolVersion string `json:"protocolVersion"`
+	}
+	err = json.Unmarshal(m.Result.Of(m.Raw), &result)
+	if err != nil || !isVisible(result.ProtocolVersion) || id != "" && !isVisible(id) {
+		return nil, nil, s.client.fault(upstream.BadAnswer, "answered initialize without a usable version or session id", err)
+	}
+	return &incarnation{id: id, version: result.ProtocolVersion}, answer, nil
+}
+
+// isVisible reports whether a value of the server's can go into a header (2025-11-25, basic/transports, "Session
+// Management": 0x21 to 0x7E).
+func isVisible(value string) bool {
+	for i := range len(value) {
+		if value[i] <= ' ' || value[i] > '~' {
+			return false
+		}
+	}
+	return len(value) > 0 && len(value) <= maxSessionID
+}

@@ -1,0 +1,83 @@
+package streamable
+
+import (
+	"context"
+	"net/http"
+	"time"
+)
+
+// reopen opens the session again after the server forgot old; whoever needs it meanwhile waits for the same attempt.
+func (s *session) reopen(ctx context.Context, old *incarnation) (*incarnation, error) {
+	s.mu.Lock()
+	f := s.reopening
+	switch {
+	case s.closed:
+		s.mu.Unlock()
+		return nil, s.gone("the session was closed", errClosed)
+	case s.current != old:
+		defer s.mu.Unlock()
+		return s.current, nil
+	case f == nil:
+		f = newFlight[*incarnation]()
+		if !s.server.tasks.run(func() { f.land(s.replace(old)) }) {
+			s.mu.Unlock()
+			return nil, s.gone("the upstream was removed", errClosed)
+		}
+		s.reopening = f
+	}
+	s.mu.Unlock()
+	return f.wait(ctx, func() error { return s.server.client.unreachable(ctx, ctx.Err()) })
+}
+
+// replace is reopen's task.
+func (s *session) replace(old *incarnation) (*incarnation, error) {
+	in, err := s.again(old)
+	s.mu.Lock()
+	s.reopening = nil
+	closed := s.closed
+	if err == nil && !closed {
+		s.current = in
+		s.interruptListensLocked()
+	}
+	s.mu.Unlock()
+	switch {
+	case err != nil:
+		return nil, err
+	case closed:
+		s.end(s.server.tasks.ctx, in)
+		return nil, s.gone("the session was closed", errClosed)
+	}
+	s.server.log.Info("opened a session again that the server had forgotten")
+	return in, nil
+}
+
+// again does the handshake once more, as the client did it.
+func (s *session) again(old *incarnation) (*incarnation, error) {
+	ctx, stop := context.WithTimeout(s.server.tasks.ctx, s.server.timeouts.handshake)
+	defer stop()
+	in, _, err := s.server.handshake(ctx, s.initialize, nil)
+	switch {
+	case err != nil:
+		return nil, err
+	case in == nil:
+		return nil, s.gone("forgot its session and does not open another", nil)
+	case in.version != old.version:
+		s.end(ctx, in)
+		return nil, s.gone("came back with another protocol version", nil)
+	}
+	s.mu.Lock()
+	initialized := s.initialized
+	s.mu.Unlock()
+	if initialized == nil {
+		return in, nil
+	}
+	x, err := s.server.client.send(ctx, &request{
+		method: http.MethodPost, body: initialized, version: in.version, session: in.id,
+		deadline: time.Now().Add(s.server.timeouts.handshake),
+	})
+	if err != nil {
+		return nil, err
+	}
+	x.discard()
+	return in, nil
+}
