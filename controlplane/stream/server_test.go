@@ -330,6 +330,14 @@ func value(t *testing.T, m prometheus.Metric) float64 {
 	return shown.GetCounter().GetValue() + shown.GetGauge().GetValue()
 }
 
+// pushes counts the responses of all types so far.
+func (p *plane) pushes() (n float64) {
+	for _, label := range []string{"upstream", "binding", "manifest"} {
+		n += value(p.t, p.metrics.pushes.WithLabelValues(label))
+	}
+	return n
+}
+
 // bound is a binding for one app.
 func bound(name, upstream, app string) *outriggerv1.Binding {
 	return &outriggerv1.Binding{
@@ -571,12 +579,7 @@ func TestAChangeReaches500SidecarsOnceAndOneSidecarsChangeOnlyIt(t *testing.T) {
 	}
 	eventually(t, "running fleet", func() bool { return p.Status("Binding", "all").GetRunning() == fleet-1 })
 
-	pushes := func() float64 {
-		return value(t, p.metrics.pushes.WithLabelValues("upstream")) +
-			value(t, p.metrics.pushes.WithLabelValues("binding")) +
-			value(t, p.metrics.pushes.WithLabelValues("manifest"))
-	}
-	before, start := pushes(), time.Now()
+	before, start := p.pushes(), time.Now()
 	p.SetCompiled(compile.Compile(desired("2", "1"), 3))
 	var all sync.WaitGroup
 	for i, s := range sidecars {
@@ -592,15 +595,15 @@ func TestAChangeReaches500SidecarsOnceAndOneSidecarsChangeOnlyIt(t *testing.T) {
 	if took > 10*time.Second {
 		t.Errorf("a change of all took %v", took)
 	}
-	if got := pushes() - before; got != 2*(fleet-1) {
+	if got := p.pushes() - before; got != 2*(fleet-1) {
 		t.Errorf("a change of one shared upstream was %v pushes, want %d", got, 2*(fleet-1))
 	}
 
-	before = pushes()
+	before = p.pushes()
 	p.SetCompiled(compile.Compile(desired("2", "2"), 4))
 	equal(t, "own change", sidecars[7].settle(), []string{"+Upstream/own", "+Manifest/n007"})
 	eventually(t, "running one", func() bool { return p.Status("Upstream", "own").GetRunning() == 1 })
-	if got := pushes() - before; got != 2 {
+	if got := p.pushes() - before; got != 2 {
 		t.Errorf("one sidecar's change was %v pushes, want 2", got)
 	}
 	t.Logf("a change of %d sidecars ran on all after %v", fleet-1, took)

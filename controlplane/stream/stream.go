@@ -10,6 +10,7 @@ import (
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/server/delta/v3"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -163,7 +164,8 @@ func (s *stream) answeredLocked(t *subscription, req *discovery.DeltaDiscoveryRe
 }
 
 // read is what a request's ACK or NACK of an offer says. The ACK of upstreams or bindings only says that they arrived,
-// which is reported as false. A NACK of a manifest that names nothing refuses what does not run yet.
+// which is reported as false. A NACK that names no resource, or the manifest itself, refuses all of what it answers
+// that does not run yet.
 func (n *node) read(o *offer, req *discovery.DeltaDiscoveryRequest) (answer, bool) {
 	a := answer{offered: o.view.Resources}
 	detail := req.GetErrorDetail()
@@ -171,19 +173,32 @@ func (n *node) read(o *offer, req *discovery.DeltaDiscoveryRequest) (answer, boo
 		a.runs = o.index == manifestType
 		return a, a.runs
 	}
-	for _, d := range detail.GetDetails() {
-		var r outriggerv1.Refusals
-		if d.UnmarshalTo(&r) == nil {
-			a.refused, a.runs = named(r.Refusals), o.index == manifestType
+	reason := detail.GetMessage()
+	if refusals := refusalsIn(detail); refusals != nil {
+		a.refused, a.runs = named(refusals.Refusals), o.index == manifestType
+		whole, refusedWhole := a.refused[keyOf(o.view.Manifest)]
+		if !refusedWhole {
 			return a, true
 		}
+		reason = whole.reason
 	}
+	whole := o.resources
 	if o.index == manifestType {
-		a.refused = unexplained(n.pending(o.view.Resources), detail.GetMessage())
-	} else {
-		a.refused = unexplained(o.resources, detail.GetMessage())
+		whole = o.view.Resources
 	}
+	a.refused, a.runs = unexplained(n.pending(whole), reason), false
 	return a, true
+}
+
+// refusalsIn are a NACK's details, or nil.
+func refusalsIn(s *spb.Status) *outriggerv1.Refusals {
+	for _, d := range s.GetDetails() {
+		r := &outriggerv1.Refusals{}
+		if d.UnmarshalTo(r) == nil && len(r.Refusals) > 0 {
+			return r
+		}
+	}
+	return nil
 }
 
 // CreateWatch is of the state-of-the-world protocol, whose methods are unimplemented.

@@ -200,8 +200,11 @@ func (c *conversation) refusal(text string, names []string) *spb.Status {
 	r := &outriggerv1.Refusals{}
 	for _, name := range names {
 		kind := resource.KindUpstream
-		if strings.HasPrefix(name, "b") {
+		switch {
+		case strings.HasPrefix(name, "b"):
 			kind = resource.KindBinding
+		case name == "node":
+			kind = "Manifest"
 		}
 		r.Refusals = append(r.Refusals, &outriggerv1.Refusal{TypeUrl: resource.TypeURL(kind), Name: name, Reason: text})
 	}
