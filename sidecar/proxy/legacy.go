@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/session"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
@@ -92,13 +93,14 @@ func (x *exchange) lostSession(s *session.Session, err error) error {
 	return err
 }
 
-// initialize opens a session at the server and one for the client.
+// initialize opens a session at the server and one for the client. A server that did not name a version with sessions is
+// asked all the same, unless configured: server/discover need not list what only initialize negotiates.
 func (x *exchange) initialize() error {
 	served, err := x.ep.server.Eras(x.r.Context())
 	if err != nil {
 		return err
 	}
-	if !served.Has(mcp.Legacy) {
+	if x.ep.server.spec.GetEra() == outriggerv1.Era_ERA_STATELESS {
 		return x.noSessions()
 	}
 	if x.p.draining.Load() || x.ep.sessions.Reserve() != nil {
@@ -114,6 +116,9 @@ func (x *exchange) initialize() error {
 	defer a.Close()
 	if up == nil {
 		x.ep.sessions.Release()
+		if !served.Has(mcp.Legacy) {
+			return x.noSessions()
+		}
 		return x.writeBody(a)
 	}
 	return x.welcome(up, a)

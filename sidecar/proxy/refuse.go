@@ -104,7 +104,10 @@ func (x *exchange) showUpstream(err *upstream.Error, id []byte) (int, *mcp.Error
 		return http.StatusNotFound, ownError(x.reason, err.Error(), id), 0
 	}
 	status := http.StatusOK
-	if id == nil {
+	if err.Status >= 400 && err.Status < 500 {
+		status = err.Status // the server's word on what was sent, if not in JSON-RPC
+	}
+	if id == nil && status == http.StatusOK {
 		status = http.StatusBadGateway // a notification has no JSON-RPC answer to carry the error
 	}
 	return status, ownError(x.reason, err.Error(), id), 0

@@ -137,6 +137,7 @@ type Error struct {
 	Kind     Kind
 	Upstream string // the resource's name
 	Detail   string // what happened, lower case
+	Status   int    // HTTP status of an answer that was no JSON-RPC; 0 when there was none
 	Cause    error  // for the log only; may be nil
 }
 

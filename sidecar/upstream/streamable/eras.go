@@ -102,7 +102,7 @@ func (s *Server) discover(ctx context.Context) (int, []byte, error) {
 	r := request{
 		method: http.MethodPost, body: s.own.discover.Raw, deadline: time.Now().Add(s.timeouts.handshake),
 	}
-	r.mirror(s.own.discover)
+	r.mirror(s.own.discover, nil)
 	x, err := s.client.send(ctx, &r)
 	if err != nil {
 		return 0, nil, err

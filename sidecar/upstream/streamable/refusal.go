@@ -48,7 +48,9 @@ func (x *exchange) refusal() (*refusal, error) {
 // answer relays what is MCP.
 func (r *refusal) answer() (*upstream.Answer, error) {
 	if !r.rpc {
-		return nil, r.client.fault(upstream.BadAnswer, fmt.Sprintf("answered %d without a JSON-RPC error", r.status), nil)
+		err := r.client.fault(upstream.BadAnswer, fmt.Sprintf("answered %d without a JSON-RPC error", r.status), nil)
+		err.Status = r.status
+		return nil, err
 	}
 	return whole(r.status, r.body), nil
 }

@@ -1,6 +1,7 @@
 package streamable
 
 import (
+	"cmp"
 	"net"
 	"net/http"
 	"net/url"
@@ -60,7 +61,7 @@ func (r *request) appendHead(b []byte, fixed string) ([]byte, error) {
 		}
 	}
 	for name, values := range r.relay {
-		if !isTrace(name) && (r.traceOnly || !isMirror(name)) {
+		if !isTrace(name) && (r.traceOnly || !isParam(name)) {
 			continue
 		}
 		for _, v := range values {
@@ -83,20 +84,25 @@ func (r *request) appendHead(b []byte, fixed string) ([]byte, error) {
 	return append(b, "\r\n"...), err
 }
 
-// mirror sets the headers that a stateless request needs when no client's are there to relay.
-func (r *request) mirror(m *mcp.Message) {
-	r.version, r.mcpMethod = string(m.MetaVersion), m.Method
-	if m.Name != nil {
+// mirror sets the headers that repeat a stateless request's body. They are written anew, in the plain form wherever
+// that can be, since not every server decodes the other. A client's own value is used where it is the same: it is there
+// already.
+func (r *request) mirror(m *mcp.Message, client http.Header) {
+	r.mcpMethod = m.Method
+	if r.version = mcp.Version20260728; string(m.MetaVersion) != r.version {
+		r.version = cmp.Or(string(m.MetaVersion), client.Get(mcp.HeaderVersion))
+	}
+	if m.Name == nil {
+		return
+	}
+	if r.mcpName = client.Get(mcp.HeaderName); r.mcpName != string(m.Name) || !mcp.Mirrors(r.mcpName, m.Name) {
 		r.mcpName = mcp.EncodeHeaderValue(string(m.Name))
 	}
 }
 
-// isMirror reports whether a client's header repeats the body for the server, in a way that is known or not. These
-// travel on, and trace context. Nothing else does, so neither a credential nor another session's id can.
-func isMirror(name string) bool {
-	return name == mcp.HeaderVersion || name == mcp.HeaderMethod || name == mcp.HeaderName ||
-		strings.HasPrefix(name, mcp.HeaderParamPrefix)
-}
+// isParam reports whether a client's header repeats an argument for the server. Beside these only trace context travels
+// on, so neither a credential nor another session's id can.
+func isParam(name string) bool { return strings.HasPrefix(name, mcp.HeaderParamPrefix) }
 
 func isTrace(name string) bool {
 	return name == "Traceparent" || name == "Tracestate" || name == "Baggage"

@@ -128,10 +128,11 @@ func TestARealStatelessServer(t *testing.T) {
 					t.Errorf("answer %s", got)
 				}
 				c := stateless(t, "7", "echo", `{"text":"hello"}`)
-				c.Header.Set(mcp.HeaderName, "other")
+				// This server does not decode the form that the specification has for names that are not plain.
+				c.Header.Set(mcp.HeaderName, "=?base64?ZWNobw==?=")
 				a, err = s.Call(testContext(t), c)
-				if got, _ := responseOf(t, a, err); a.Status != 400 || !strings.Contains(got, "-32020") {
-					t.Errorf("a header that does not mirror: %d %s, want 400 and -32020", a.Status, got)
+				if got, _ := responseOf(t, a, err); a.Status != 200 || !strings.Contains(got, "hello") {
+					t.Errorf("an encoded name: %d %s, want it written plain and a result", a.Status, got)
 				}
 			})
 		}

@@ -143,9 +143,7 @@ func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 	r := request{
 		method: http.MethodPost, body: c.Message.Raw, relay: c.Header, deadline: time.Now().Add(s.timeouts.call),
 	}
-	if c.Header == nil {
-		r.mirror(c.Message)
-	}
+	r.mirror(c.Message, c.Header)
 	x, err := s.client.send(ctx, &r)
 	if err != nil {
 		return nil, err

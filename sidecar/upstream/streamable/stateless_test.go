@@ -77,7 +77,7 @@ func TestNoHeaderCanSplitARequest(t *testing.T) {
 	p := newPeer(t, always(jsonAnswer(result)))
 	s := newServer(t, p.url)
 	for name, value := range map[string]string{
-		mcp.HeaderName: "a\r\nX: y", "Mcp-Param-A": "a\nb", "Mcp-Param-B\r\nX": "y", "Mcp-Param-C": "\x00", "Traceparent": "\r",
+		"Mcp-Param-A": "a\nb", "Mcp-Param-B\r\nX": "y", "Mcp-Param-C": "\x00", "Traceparent": "\r",
 	} {
 		c := stateless(t, "1", "echo", "{}")
 		c.Header[name] = []string{value}
