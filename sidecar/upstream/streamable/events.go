@@ -129,10 +129,14 @@ func (e *events) goOnAfter(err error) error {
 	return err
 }
 
+// errNotResumed is the cause when a server refuses to go on with a stream.
+var errNotResumed = errors.New("not resumed")
+
 // isBroken reports whether a connection was the trouble, and not what the server said.
 func isBroken(err error) bool {
 	var failed *upstream.Error
-	return errors.As(err, &failed) && (failed.Kind == upstream.Lost || failed.Kind == upstream.Unreachable)
+	return errors.As(err, &failed) && (failed.Kind == upstream.Lost || failed.Kind == upstream.Unreachable) &&
+		failed.Cause != errNotResumed
 }
 
 func orRetry(d time.Duration) time.Duration {
@@ -191,20 +195,14 @@ func (x *exchange) readTail() {
 	switch {
 	case x.ended || !x.head.keep || !x.head.chunked || x.left > 0:
 		x.finish(x.ended)
-	case string(x.conn.in[x.conn.r:x.conn.w]) == "\r\n0\r\n\r\n":
-		x.readEnd() // which need not wait
+	case x.endIsHere():
+		x.readEnd()
 	default:
 		_ = x.conn.net.SetReadDeadline(time.Now().Add(tailTime)) // fails on a closed connection, as the read then does
 		if !x.client.tasks.run(x.readEnd) {
 			x.finish(false)
 		}
 	}
-}
-
-// readEnd takes the last chunk, which is empty; anything else is one event too many.
-func (x *exchange) readEnd() {
-	last, err := x.nextChunk()
-	x.finish(err == nil && last)
 }
 
 // streamFailure says what the end of an event stream means.

@@ -78,12 +78,31 @@ func (x *exchange) Close() error {
 
 // discard finishes x without waiting for a body that nobody reads.
 func (x *exchange) discard() {
-	left := int64(x.conn.w - x.conn.r)
-	if !x.head.chunked && x.left >= 0 && x.left <= left {
+	buffered := int64(x.conn.w - x.conn.r)
+	switch {
+	case x.head.chunked && x.endIsHere():
+		x.readEnd()
+	case !x.head.chunked && x.left >= 0 && x.left <= buffered:
 		x.conn.r += int(x.left)
-		x.ended = true
+		x.finish(true)
+	default:
+		x.finish(false)
 	}
-	x.finish(x.ended)
+}
+
+// endIsHere reports whether the end of a body of chunks, and nothing else, was read from the network already.
+func (x *exchange) endIsHere() bool {
+	rest := x.conn.in[x.conn.r:x.conn.w]
+	if x.inChunks {
+		return x.left == 0 && string(rest) == "\r\n0\r\n\r\n"
+	}
+	return string(rest) == "0\r\n\r\n"
+}
+
+// readEnd takes the last chunk, which is empty, and finishes x.
+func (x *exchange) readEnd() {
+	last, err := x.nextChunk()
+	x.finish(err == nil && last)
 }
 
 // Read reads the body. The connection goes back to the pool with the last byte. Errors are *upstream.Error.

@@ -42,7 +42,7 @@ func fixedHead(method string, to *url.URL, o Options) string {
 	case http.MethodPost:
 		b.WriteString("Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n")
 	case http.MethodGet:
-		b.WriteString("Accept: text/event-stream\r\nCache-Control: no-store\r\n")
+		b.WriteString("Accept: text/event-stream\r\n")
 	}
 	b.WriteString("Accept-Encoding: identity\r\n")
 	if o.Credential.Header != "" {

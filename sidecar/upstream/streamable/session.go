@@ -141,16 +141,22 @@ func (s *session) resume(
 		method: http.MethodGet, version: in.version, session: in.id, lastEventID: lastID,
 		deadline: deadline, onCancel: onCancel,
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case x.head.status == http.StatusOK && x.head.is(typeSSE):
-		return x, nil
-	case x.head.status == http.StatusNotFound:
-		x.discard()
-		return nil, s.gone("forgot its session during a call, whose fate is unknown", nil)
 	}
-	return nil, x.refuse(fmt.Sprintf("answered %d when asked for the rest of a stream", x.head.status))
+	status := x.head.status
+	if status == http.StatusOK && x.head.is(typeSSE) {
+		return x, nil
+	}
+	x.discard()
+	switch {
+	case status == http.StatusNotFound:
+		return nil, s.gone("forgot its session during a call, whose fate is unknown", errNotResumed)
+	case status >= http.StatusInternalServerError:
+		return nil, s.server.client.fault(upstream.Lost, fmt.Sprintf("answered %d for the rest of a stream", status), nil)
+	}
+	detail := fmt.Sprintf("the stream broke, and the server does not resume it (%d)", status)
+	return nil, s.server.client.fault(upstream.Lost, detail, errNotResumed)
 }
 
 func (s *session) now() (*incarnation, error) {

@@ -174,6 +174,9 @@ func TestALegacySessionFromItsBeginningToItsEnd(t *testing.T) {
 	if err := session.Close(testContext(t)); err != nil {
 		t.Fatal(err)
 	}
+	if n := len(s.sessions); n != 0 {
+		t.Errorf("%d sessions are remembered after the last was closed", n)
+	}
 	want := []string{"POST initialize", "POST notifications/initialized session-1", "POST tools/call session-1", "DELETE session-1"}
 	if got := l.log(); !slices.Equal(got, want) {
 		t.Errorf("the server saw %q, want %q", got, want)
@@ -451,7 +454,8 @@ func TestAStreamThatCannotBeResumedIsLost(t *testing.T) {
 		{"with its id taken back", "id: 1\ndata: " + progressed + "\n\nid:\ndata: " + progressed + "\n\n", 0, nil, upstream.Lost},
 		{"with nothing new", "retry: 1\nid: 1\ndata:\n\n", maxResumes, func(w http.ResponseWriter) { sse(w)(": no\n\n") }, upstream.Lost},
 		{"with 404", "retry: 1\nid: 1\ndata:\n\n", 1, func(w http.ResponseWriter) { w.WriteHeader(404) }, upstream.SessionGone},
-		{"with 405", "retry: 1\nid: 1\ndata:\n\n", 1, func(w http.ResponseWriter) { w.WriteHeader(405) }, upstream.BadAnswer},
+		{"with 405", "retry: 1\nid: 1\ndata:\n\n", 1, func(w http.ResponseWriter) { w.WriteHeader(405) }, upstream.Lost},
+		{"with 503", "retry: 1\nid: 1\ndata:\n\n", maxResumes, func(w http.ResponseWriter) { w.WriteHeader(503) }, upstream.Lost},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

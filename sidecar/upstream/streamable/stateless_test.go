@@ -200,6 +200,7 @@ func TestConnectionsAreKept(t *testing.T) {
 		"events":        sseHead + "Transfer-Encoding: chunked\r\n\r\n" + chunk("data: "+result+"\n\n") + "0\r\n\r\n",
 		"a refusal":     "HTTP/1.1 404 X\r\nContent-Length: 3\r\n\r\nno\n",
 		"202":           "HTTP/1.1 202 X\r\nContent-Length: 0\r\n\r\n",
+		"202, chunked":  "HTTP/1.1 202 X\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPeer(t, always(answer))
