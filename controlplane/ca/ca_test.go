@@ -195,12 +195,12 @@ func TestASidecarJoinsOnceAndRenewsByItsCertificate(t *testing.T) {
 
 func TestBadTokensAreRefused(t *testing.T) {
 	w := newWorld(t)
-	good, spent, expired := w.token(1), w.token(1), w.token(1)
+	spent, expired := w.token(1), w.token(1)
 	if _, err := w.issue("first", spent, nil); err != nil {
 		t.Fatal(err)
 	}
 	w.clock.advance(59 * time.Minute)
-	good = w.token(1)
+	good := w.token(1)
 	w.clock.advance(2 * time.Minute)
 	parts := strings.Split(good, "_")
 	for _, tc := range []struct{ name, token, want string }{

@@ -206,10 +206,13 @@ func (p *process) sidecar(nodeID, token string, tg *target) *config.XDS {
 	})
 }
 
-// follow runs a sidecar's client until the test ends.
+// follow runs a sidecar's client until the test ends, of this process unless o says of which.
 func (p *process) follow(o config.XDSOptions) *config.XDS {
 	p.t.Helper()
-	o.Addresses, o.Log = []string{p.started.XDS}, slog.New(slog.DiscardHandler)
+	if o.Addresses == nil {
+		o.Addresses = []string{p.started.XDS}
+	}
+	o.Log = slog.New(slog.DiscardHandler)
 	x, err := config.NewXDS(o)
 	if err != nil {
 		p.t.Fatal(err)
