@@ -123,7 +123,8 @@ func (e *events) goOnAfter(err error) error {
 		}
 		var next *exchange
 		if next, err = e.resume(e.lastID); err == nil {
-			return e.goOn(next)
+			e.goOn(next)
+			return nil
 		}
 	}
 	return err
@@ -147,7 +148,7 @@ func orRetry(d time.Duration) time.Duration {
 }
 
 // goOn makes next the stream's exchange.
-func (e *events) goOn(next *exchange) error {
+func (e *events) goOn(next *exchange) {
 	e.mu.Lock()
 	e.x = next
 	closed := e.closed
@@ -156,7 +157,6 @@ func (e *events) goOn(next *exchange) error {
 		next.finish(false)
 	}
 	e.reader.Reset(next)
-	return nil
 }
 
 func (e *events) isClosed() bool {

@@ -627,3 +627,18 @@ func TestClosingAServerEndsItsSessions(t *testing.T) {
 	_, _, err := s.Open(testContext(t), call(t, initialize))
 	wantKind(t, err, upstream.Unreachable)
 }
+
+func TestClosingAServerDoesNotWaitForOneThatHangs(t *testing.T) {
+	l := newLegacyServer(t, func(l *legacyServer) {
+		l.answer = func(w http.ResponseWriter, r *http.Request, _ *mcp.Message) {
+			if r.Method == http.MethodDelete {
+				<-r.Context().Done()
+			}
+		}
+	})
+	s := newServer(t, l.url)
+	open(t, s, initialize)
+	ctx, stop := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer stop()
+	wantKind(t, s.Close(ctx), upstream.TimedOut)
+}

@@ -444,3 +444,32 @@ func TestCallsAtOnceGetTheirOwnAnswers(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+func TestACallAllocatesLittle(t *testing.T) {
+	p := newPeer(t, func(_ *peer, c net.Conn, r *bufio.Reader) {
+		buf, out := make([]byte, 4096), []byte(jsonAnswer(result))
+		for {
+			if _, err := r.Read(buf); err != nil { // a whole request: it is written at once
+				return
+			}
+			if _, err := c.Write(out); err != nil {
+				return
+			}
+		}
+	})
+	s := newServer(t, p.url)
+	c, ctx, buf := stateless(t, "1", "echo", "{}"), testContext(t), make([]byte, 4096)
+	n := testing.AllocsPerRun(200, func() {
+		a, err := s.Call(ctx, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := a.Body.Read(buf); n != len(result) || err != io.EOF {
+			t.Fatalf("read %d bytes, %v; want all %d at once", n, err, len(result))
+		}
+		a.Close()
+	})
+	if n > 5 { // 4, and one for the pool of buffers now and then
+		t.Errorf("%v allocations, want at most 5", n)
+	}
+}
