@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
 // BenchmarkCall is a 350 B request and a 250 B answer over loopback, to a server in the same process that does next to
@@ -19,29 +21,38 @@ func BenchmarkCall(b *testing.B) {
 		"json": jsonAnswer(body),
 		"sse":  sseHead + "Transfer-Encoding: chunked\r\n\r\n" + chunk("data: "+body+"\n\n") + "0\r\n\r\n",
 	} {
-		b.Run(name, func(b *testing.B) {
-			s := newServer(b, nullServer(b, answer))
-			c := stateless(b, "1", "echo", `{"text":"`+strings.Repeat("y", 120)+`"}`)
-			ctx, stop := context.WithCancel(context.Background())
-			defer stop()
-			buf := make([]byte, 4096)
-			b.ReportAllocs()
-			for b.Loop() {
-				a, err := s.Call(ctx, c)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if a.Body != nil {
-					_, err = a.Body.Read(buf)
-				} else if _, err = a.Events.Next(); err == nil {
-					_, err = a.Events.Next()
-				}
-				if err != nil && err != io.EOF {
-					b.Fatal(err)
-				}
-				a.Close()
-			}
+		c := stateless(b, "1", "echo", `{"text":"`+strings.Repeat("y", 120)+`"}`)
+		b.Run("stateless/"+name, func(b *testing.B) {
+			benchmarkCall(b, newServer(b, nullServer(b, answer)).Call, c)
 		})
+		b.Run("legacy/"+name, func(b *testing.B) {
+			s := &session{
+				server: newServer(b, nullServer(b, answer)), current: &incarnation{id: "session-1", version: "2025-11-25"},
+			}
+			benchmarkCall(b, s.Call, c)
+		})
+	}
+}
+
+func benchmarkCall(b *testing.B, send func(context.Context, *upstream.Call) (*upstream.Answer, error), c *upstream.Call) {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	buf := make([]byte, 4096)
+	b.ReportAllocs()
+	for b.Loop() {
+		a, err := send(ctx, c)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if a.Body != nil {
+			_, err = a.Body.Read(buf)
+		} else if _, err = a.Events.Next(); err == nil {
+			_, err = a.Events.Next()
+		}
+		if err != nil && err != io.EOF {
+			b.Fatal(err)
+		}
+		a.Close()
 	}
 }
 

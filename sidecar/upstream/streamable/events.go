@@ -13,12 +13,7 @@ import (
 )
 
 const (
-	maxEvent = 64 << 20 // bytes of one event, as of one message from a stdio server
-
-	retryDefault = time.Second      // before a cut stream is resumed, unless the server says otherwise
-	retryMost    = 30 * time.Second // whatever the server says
-	maxResumes   = 5                // attempts in a row that bring nothing new
-
+	maxEvent = 64 << 20               // bytes of one event, as of one message from a stdio server
 	tailTime = 250 * time.Millisecond // how long the end of a stream may take after its last event
 )
 
@@ -30,17 +25,11 @@ type events struct {
 	reader   *mcp.EventReader
 	answered atomic.Bool
 
-	// Owned by Next.
-	lastID  string
-	retry   time.Duration
-	resumes int // in a row
-	resume  func(lastID string) (*exchange, error)
-	ctx     context.Context // with resume: ends with the call, or with Close
-	stop    context.CancelFunc
-	waited  func() error // with resume: the failure when ctx ended in between
+	resumption *resumption // nil when the stream cannot be resumed; owned by Next
 
 	mu     sync.Mutex // guards below
 	x      *exchange
+	stop   context.CancelFunc // ends a resumption that waits; nil until the first break
 	closed bool
 }
 
@@ -72,7 +61,9 @@ func (e *events) Next() (mcp.Event, error) {
 			}
 			continue
 		}
-		e.note(&event)
+		if e.resumption != nil {
+			e.resumption.note(&event)
+		}
 		if !isMessage(&event) {
 			continue
 		}
@@ -92,63 +83,16 @@ func isMessage(event *mcp.Event) bool {
 	return len(event.Data) > 0 && (len(event.Type) == 0 || string(event.Type) == "message")
 }
 
-// note remembers what resuming needs.
-func (e *events) note(event *mcp.Event) {
-	if e.resume == nil {
-		return
-	}
-	if event.HasID {
-		e.lastID = string(event.ID)
-	}
-	if event.Retry > 0 {
-		e.retry = min(event.Retry, retryMost)
-	}
-	if event.HasID || isMessage(event) {
-		e.resumes = 0
-	}
-}
-
 // goOnAfter resumes a stream that ended without its response, or says why that is the end.
 func (e *events) goOnAfter(err error) error {
-	x := e.current()
-	if err = x.streamFailure(err, "the stream ended before the response"); e.resume == nil || e.lastID == "" {
+	err = e.current().streamFailure(err)
+	if e.resumption == nil {
 		return err
 	}
-	for isBroken(err) && e.ctx.Err() == nil {
-		if e.resumes++; e.resumes > maxResumes {
-			return err
-		}
-		if !sleep(e.ctx, orRetry(e.retry)) {
-			return e.waited()
-		}
-		var next *exchange
-		if next, err = e.resume(e.lastID); err == nil {
-			e.goOn(next)
-			return nil
-		}
+	next, err := e.resumption.after(e, err)
+	if err != nil {
+		return err
 	}
-	return err
-}
-
-// errNotResumed is the cause when a server refuses to go on with a stream.
-var errNotResumed = errors.New("not resumed")
-
-// isBroken reports whether a connection was the trouble, and not what the server said.
-func isBroken(err error) bool {
-	var failed *upstream.Error
-	return errors.As(err, &failed) && (failed.Kind == upstream.Lost || failed.Kind == upstream.Unreachable) &&
-		failed.Cause != errNotResumed
-}
-
-func orRetry(d time.Duration) time.Duration {
-	if d > 0 {
-		return d
-	}
-	return retryDefault
-}
-
-// goOn makes next the stream's exchange.
-func (e *events) goOn(next *exchange) {
 	e.mu.Lock()
 	e.x = next
 	closed := e.closed
@@ -157,12 +101,7 @@ func (e *events) goOn(next *exchange) {
 		next.finish(false)
 	}
 	e.reader.Reset(next)
-}
-
-func (e *events) isClosed() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.closed
+	return nil
 }
 
 func (e *events) current() *exchange {
@@ -174,11 +113,11 @@ func (e *events) current() *exchange {
 // Close implements upstream.EventStream. After the response the connection is saved if the server ends the stream soon.
 func (e *events) Close() error {
 	e.mu.Lock()
-	x, again := e.x, e.closed
+	x, stop, again := e.x, e.stop, e.closed
 	e.closed = true
 	e.mu.Unlock()
-	if e.stop != nil {
-		e.stop()
+	if stop != nil {
+		stop()
 	}
 	switch {
 	case again:
@@ -206,14 +145,14 @@ func (x *exchange) readTail() {
 }
 
 // streamFailure says what the end of an event stream means.
-func (x *exchange) streamFailure(err error, atEOF string) error {
+func (x *exchange) streamFailure(err error) error {
 	var known *upstream.Error
 	switch {
 	case errors.As(err, &known):
 		return err
 	case err == io.EOF:
 		x.finish(false)
-		return x.client.fault(upstream.Lost, atEOF, nil)
+		return x.client.fault(upstream.Lost, "the stream ended before the response", nil)
 	}
 	return x.refuseEvent(err)
 }
@@ -225,16 +164,4 @@ func (x *exchange) refuseEvent(err error) error {
 		return x.client.fault(upstream.Overloaded, "sent an event larger than the sidecar takes", err)
 	}
 	return x.client.fault(upstream.BadAnswer, "sent an event that is not a JSON-RPC message", err)
-}
-
-// sleep waits, or reports that ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -33,16 +33,15 @@ type exchange struct {
 
 // begin makes c carry r: from here on r's deadline and the end of ctx end every wait.
 func (cl *client) begin(ctx context.Context, c *conn, r *request) *exchange {
-	x := &exchange{client: cl, conn: c, ctx: ctx}
+	x := &exchange{client: cl, conn: c, ctx: ctx, onCancel: r.onCancel}
 	_ = c.net.SetDeadline(r.deadline) // fails on a closed connection only, and then the write says so
 	if ctx.Done() == nil {
 		return x
 	}
-	if r.onCancel == nil {
+	if x.onCancel == nil {
 		x.stop = context.AfterFunc(ctx, c.abort)
 		return x
 	}
-	x.onCancel = r.onCancel
 	x.stop = context.AfterFunc(ctx, func() {
 		_ = c.net.SetDeadline(time.Unix(1, 0)) // wakes the reader; the connection stays until the server was told
 		if !cl.tasks.run(func() { x.onCancel(); c.close() }) {

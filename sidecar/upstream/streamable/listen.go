@@ -111,12 +111,18 @@ func (l *listen) get(in *incarnation) (*exchange, error) {
 	})
 }
 
+// goOn makes x the stream's exchange, if it still is its session's.
 func (l *listen) goOn(x *exchange) {
 	l.reader.Reset(x)
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.x = x
-	if l.closed {
+	closed := l.closed
+	l.mu.Unlock()
+	select {
+	case <-l.wake: // about a change that connect knew of
+	default:
+	}
+	if in, err := l.session.now(); closed || err != nil || in != l.in {
 		x.finish(false)
 	}
 }

@@ -44,7 +44,7 @@ func (s *session) replace(old *incarnation) (*incarnation, error) {
 	case err != nil:
 		return nil, err
 	case closed:
-		s.end(s.server.tasks.ctx, in)
+		_ = s.end(s.server.tasks.ctx, in) // or the server forgets it in time
 		return nil, s.gone("the session was closed", errClosed)
 	}
 	s.server.log.Info("opened a session again that the server had forgotten")
@@ -62,7 +62,7 @@ func (s *session) again(old *incarnation) (*incarnation, error) {
 	case in == nil:
 		return nil, s.gone("forgot its session and does not open another", nil)
 	case in.version != old.version:
-		s.end(ctx, in)
+		_ = s.end(ctx, in) // or the server forgets it in time
 		return nil, s.gone("came back with another protocol version", nil)
 	}
 	s.mu.Lock()

@@ -2,7 +2,6 @@ package streamable
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"slices"
 	"sync"
@@ -60,8 +59,8 @@ func (s *session) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer,
 	case refused != nil:
 		return refused.answer()
 	}
-	answer, err := x.answer(c.Message, func(x *exchange, m *mcp.Message) upstream.EventStream {
-		return s.callEvents(ctx, in, x, m)
+	answer, err := x.answer(c.Message, func(x *exchange, _ *mcp.Message) upstream.EventStream {
+		return s.callEvents(ctx, in, x)
 	})
 	if c.Message.Kind == mcp.Request || err != nil {
 		return answer, err
@@ -114,49 +113,12 @@ func (s *session) canceller(in *incarnation, m *mcp.Message) func() {
 }
 
 // callEvents are a call's events, resumed when they break off.
-func (s *session) callEvents(ctx context.Context, in *incarnation, x *exchange, m *mcp.Message) upstream.EventStream {
+func (s *session) callEvents(ctx context.Context, in *incarnation, x *exchange) upstream.EventStream {
 	e := newEvents(x)
-	e.ctx, e.stop = context.WithCancel(ctx)
-	cancel, deadline := x.onCancel, time.Now().Add(s.server.timeouts.call)
-	unlessClosed := func() {
-		if !e.isClosed() {
-			cancel()
-		}
-	}
-	e.waited = func() error {
-		s.server.tasks.run(unlessClosed)
-		return s.server.client.unreachable(e.ctx, e.ctx.Err())
-	}
-	e.resume = func(lastID string) (*exchange, error) {
-		return s.resume(e.ctx, in, lastID, deadline, unlessClosed)
+	e.resumption = &resumption{
+		session: s, in: in, call: ctx, cancel: x.onCancel, deadline: time.Now().Add(s.server.timeouts.call),
 	}
 	return e
-}
-
-// resume asks for the rest of a stream.
-func (s *session) resume(
-	ctx context.Context, in *incarnation, lastID string, deadline time.Time, onCancel func(),
-) (*exchange, error) {
-	x, err := s.server.client.send(ctx, &request{
-		method: http.MethodGet, version: in.version, session: in.id, lastEventID: lastID,
-		deadline: deadline, onCancel: onCancel,
-	})
-	if err != nil {
-		return nil, err
-	}
-	status := x.head.status
-	if status == http.StatusOK && x.head.is(typeSSE) {
-		return x, nil
-	}
-	x.discard()
-	switch {
-	case status == http.StatusNotFound:
-		return nil, s.gone("forgot its session during a call, whose fate is unknown", errNotResumed)
-	case status >= http.StatusInternalServerError:
-		return nil, s.server.client.fault(upstream.Lost, fmt.Sprintf("answered %d for the rest of a stream", status), nil)
-	}
-	detail := fmt.Sprintf("the stream broke, and the server does not resume it (%d)", status)
-	return nil, s.server.client.fault(upstream.Lost, detail, errNotResumed)
 }
 
 func (s *session) now() (*incarnation, error) {

@@ -642,3 +642,43 @@ func TestClosingAServerDoesNotWaitForOneThatHangs(t *testing.T) {
 	defer stop()
 	wantKind(t, s.Close(ctx), upstream.TimedOut)
 }
+
+func TestAServerThatForgetsWithEveryStreamIsNotStormed(t *testing.T) {
+	l := newLegacyServer(t, func(l *legacyServer) {
+		l.answer = func(w http.ResponseWriter, r *http.Request, _ *mcp.Message) {
+			if r.Method == http.MethodGet {
+				sse(w)(": bye\n\n")
+				l.forget()
+			}
+		}
+	})
+	ctx, stop := context.WithTimeout(context.Background(), 3*backoffLeast)
+	defer stop()
+	stream, err := open(t, newServer(t, l.url), initialize).Listen(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	if _, err := stream.Next(); err == nil {
+		t.Error("a message, want none")
+	}
+	if n := l.count("POST initialize"); n < 2 || n > 4 {
+		t.Errorf("%d initializes in %v, want 2 to 4: one, and one with each pause of at least %v", n, 3*backoffLeast, backoffLeast)
+	}
+}
+
+func TestATimedOutCallWithoutAnEndingContextIsCancelledToo(t *testing.T) {
+	l := newLegacyServer(t, func(l *legacyServer) {
+		l.answer = func(w http.ResponseWriter, r *http.Request, m *mcp.Message) {
+			switch {
+			case m.Kind == mcp.Request:
+				sse(w)("retry: 1\nid: 1\ndata:\n\n")
+			case r.Method == http.MethodGet:
+				<-r.Context().Done()
+			}
+		}
+	})
+	session := open(t, newServer(t, l.url, callTimeout(200*time.Millisecond)), initialize)
+	wantKind(t, failureOf(session.Call(context.Background(), call(t, legacyCall))), upstream.TimedOut)
+	l.wait(t, "POST", "notifications/cancelled", 1)
+}

@@ -469,7 +469,7 @@ func TestACallAllocatesLittle(t *testing.T) {
 		}
 		a.Close()
 	})
-	if n > 5 { // 4, and one for the pool of buffers now and then
-		t.Errorf("%v allocations, want at most 5", n)
+	if n > 8 { // it is 4, but the race detector empties pools at random
+		t.Errorf("%v allocations, want at most 8", n)
 	}
 }

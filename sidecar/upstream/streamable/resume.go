@@ -1,0 +1,131 @@
+package streamable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+const (
+	retryDefault = time.Second      // before a cut stream is resumed, unless the server says otherwise
+	retryMost    = 30 * time.Second // whatever the server says
+	maxResumes   = 5                // attempts in a row that bring nothing new
+)
+
+// resumption is what one stream of a legacy session needs to go on after a break. It belongs to the stream's Next.
+type resumption struct {
+	session  *session
+	in       *incarnation
+	call     context.Context // ends when the call is given up
+	cancel   func()          // tells the server that
+	deadline time.Time       // the call's
+
+	lastID   string // empty when there is nothing to resume after
+	retry    time.Duration
+	attempts int             // in a row
+	ctx      context.Context // ends with call, or with the stream's Close; nil until the first break
+}
+
+// errNotResumed is the cause when a server refuses to go on with a stream.
+var errNotResumed = errors.New("not resumed")
+
+// note remembers what an event says about resuming.
+func (r *resumption) note(event *mcp.Event) {
+	if event.HasID {
+		r.lastID = string(event.ID)
+	}
+	if event.Retry > 0 {
+		r.retry = min(event.Retry, retryMost)
+	}
+	if event.HasID || isMessage(event) {
+		r.attempts = 0
+	}
+}
+
+// after returns the exchange that goes on after the stream broke with err, or why there is none.
+func (r *resumption) after(e *events, err error) (*exchange, error) {
+	if r.lastID == "" || !r.arm(e) {
+		return nil, err
+	}
+	for isBroken(err) && r.ctx.Err() == nil && r.attempts < maxResumes {
+		r.attempts++
+		if !r.wait() {
+			r.session.server.tasks.run(r.givenUp) // no exchange carries the call, so none does it
+			return nil, r.session.server.client.unreachable(r.ctx, r.ctx.Err())
+		}
+		var x *exchange
+		if x, err = r.get(); err == nil {
+			return x, nil
+		}
+	}
+	return nil, err
+}
+
+// arm makes e's Close end what follows; it reports whether that has not happened yet.
+func (r *resumption) arm(e *events) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if r.ctx == nil && !e.closed {
+		r.ctx, e.stop = context.WithCancel(r.call)
+	}
+	return !e.closed
+}
+
+// wait lets the server's retry time pass, or reports that the call or the stream ended in it.
+func (r *resumption) wait() bool {
+	if r.retry == 0 {
+		r.retry = retryDefault
+	}
+	t := time.NewTimer(r.retry)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-r.ctx.Done():
+		return false
+	}
+}
+
+// givenUp cancels the call at the server, unless only the stream was closed.
+func (r *resumption) givenUp() {
+	if r.call.Err() != nil || !time.Now().Before(r.deadline) {
+		r.cancel()
+	}
+}
+
+// get asks for the rest of the stream.
+func (r *resumption) get() (*exchange, error) {
+	s := r.session
+	x, err := s.server.client.send(r.ctx, &request{
+		method: http.MethodGet, version: r.in.version, session: r.in.id, lastEventID: r.lastID,
+		deadline: r.deadline, onCancel: r.givenUp,
+	})
+	if err != nil {
+		return nil, err
+	}
+	status := x.head.status
+	if status == http.StatusOK && x.head.is(typeSSE) {
+		return x, nil
+	}
+	x.discard()
+	switch {
+	case status == http.StatusNotFound:
+		return nil, s.gone("forgot its session during a call, whose fate is unknown", errNotResumed)
+	case status >= http.StatusInternalServerError:
+		return nil, s.server.client.fault(upstream.Lost, fmt.Sprintf("answered %d for the rest of a stream", status), nil)
+	}
+	detail := fmt.Sprintf("the stream broke, and the server does not resume it (%d)", status)
+	return nil, s.server.client.fault(upstream.Lost, detail, errNotResumed)
+}
+
+// isBroken reports whether a connection was the trouble, and not what the server said.
+func isBroken(err error) bool {
+	var failed *upstream.Error
+	return errors.As(err, &failed) && (failed.Kind == upstream.Lost || failed.Kind == upstream.Unreachable) &&
+		failed.Cause != errNotResumed
+}
