@@ -70,6 +70,9 @@ func internMethod(method []byte) string {
 	return string(method)
 }
 
+// IsMethod reports whether a version served here, or the tasks extension, has the request or notification.
+func IsMethod(name string) bool { return methods[name] != "" }
+
 // removed reports whether 2026-07-28, or the tasks extension for it, took a client's method away.
 func removed(method string) bool {
 	switch method {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
@@ -26,6 +27,10 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.message }
 
+// unreadTimeout bounds what the server does with a body that was refused unread: it reads some of it, to keep the
+// connection.
+const unreadTimeout = 5 * time.Second
+
 // refuse turns an error of serve into the answer of the caller's wire. While nothing was written that is a status and a
 // JSON-RPC error; on an open stream the error is its last event; on one already ended there is nothing left to say.
 func (x *exchange) refuse(err error) {
@@ -33,13 +38,16 @@ func (x *exchange) refuse(err error) {
 	if x.status != 0 {
 		return // the stream's writer has said it
 	}
+	if !x.whole {
+		x.deadline(unreadTimeout)
+	}
 	h := x.w.Header()
 	var r *refusal
 	if errors.As(err, &r) {
 		if r.allow != "" {
 			h.Set("Allow", r.allow)
 		}
-		if r.close {
+		if r.close && x.r.ProtoMajor == 1 { // in HTTP/2 it would end all other streams' connection too
 			h.Set("Connection", "close")
 		}
 	}
@@ -104,8 +112,13 @@ func (x *exchange) showUpstream(err *upstream.Error, id []byte) (int, *mcp.Error
 		return http.StatusNotFound, ownError(x.reason, err.Error(), id), 0
 	}
 	status := http.StatusOK
-	if err.Status >= 400 && err.Status < 500 {
+	if err.Kind == upstream.BadAnswer && err.Status >= 400 && err.Status < 500 {
 		status = err.Status // the server's word on what was sent, if not in JSON-RPC
+		if !mcp.IsMethod(x.msg.Method) && id != nil {
+			e := ownError(x.reason, "the server refused a method that MCP does not have", id)
+			e.Code = mcp.CodeMethodNotFound
+			return status, e, 0
+		}
 	}
 	if id == nil && status == http.StatusOK {
 		status = http.StatusBadGateway // a notification has no JSON-RPC answer to carry the error

@@ -39,7 +39,7 @@ func (x *exchange) openEvents() *eventWriter {
 	s := &eventWriter{x: x, control: http.NewResponseController(x.w)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.failed = s.control.Flush()
+	s.writeLocked(nil) // the head
 	s.quiet = time.AfterFunc(x.ep.keepAlive, s.comment)
 	x.ep.metrics.Streams[telemetry.EraIndex(x.era)].Inc()
 	return s
@@ -74,6 +74,7 @@ func (s *eventWriter) writeLocked(b []byte) {
 	if s.failed = s.x.write(b); s.failed == nil {
 		s.failed = s.control.Flush()
 	}
+	s.x.writeDeadline(0)
 }
 
 // close ends the writing; the answer itself ends when the handler returns.
@@ -84,6 +85,7 @@ func (s *eventWriter) close() {
 	if s.failed == nil {
 		s.failed = errClientGone // a comment that was about to be written is not
 	}
+	s.x.writeDeadline(writeTimeout) // for the last bytes, which the server writes
 	s.x.ep.metrics.Streams[telemetry.EraIndex(s.x.era)].Dec()
 }
 
@@ -107,10 +109,10 @@ func (x *exchange) relay(events upstream.EventStream) error {
 	for {
 		ev, err := events.Next()
 		switch {
-		case err == io.EOF:
-			return nil
 		case err != nil && listen && x.ep.ended.Err() != nil:
 			return out.send(mcp.Event{Data: x.listenEnd()})
+		case err == io.EOF:
+			return nil
 		case err != nil:
 			out.fail(err)
 			return nil
@@ -178,13 +180,16 @@ func (x *exchange) pump(st *session.Stream, version string, events upstream.Even
 	}
 }
 
-// prime sends the event that gives a client something to resume from before there was a message. Only 2025-11-25 has it
-// (basic/transports, Sending Messages to the Server).
+// reconnectAfter is how long a client should wait before it resumes a stream that broke.
+const reconnectAfter = time.Second
+
+// prime sends the event that gives a client something to resume from before there was a message, and says when to. Only
+// 2025-11-25 has it (basic/transports, Sending Messages to the Server).
 func (x *exchange) prime(out *eventWriter, st *session.Stream, version string) error {
 	if version != mcp.Version20251125 {
 		return nil
 	}
-	return out.send(mcp.Event{ID: st.EventID(0), HasID: true})
+	return out.send(mcp.Event{ID: st.EventID(0), HasID: true, Retry: reconnectAfter})
 }
 
 // follow sends what a Reader hands out: a resumed stream, or a GET stream that another connection's handler pumps.
