@@ -34,6 +34,8 @@ const maxRequestBytes = 8 << 20
 type Fleet interface {
 	// Status is what sidecars do with a resource, nil if none should run it.
 	Status(kind, name string) *outriggerv1.Status
+	// Revision is the store revision that a Status asked for after it is about, or an earlier one.
+	Revision() int64
 	// Sidecars are all that are known, ordered by id.
 	Sidecars() []*outriggerv1.Sidecar
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"slices"
@@ -35,6 +36,8 @@ func (fleet) Status(kind, name string) *outriggerv1.Status {
 	state := &outriggerv1.SidecarResourceState{Sidecar: "s1", State: outriggerv1.State_STATE_REFUSED, Reason: "no such file"}
 	return &outriggerv1.Status{Refused: 1, Sidecars: []*outriggerv1.SidecarResourceState{state}}
 }
+
+func (fleet) Revision() int64 { return math.MaxInt64 }
 
 func (fleet) Sidecars() []*outriggerv1.Sidecar { return []*outriggerv1.Sidecar{{Id: "s1"}} }
 
@@ -172,6 +175,24 @@ func violations(t *testing.T, err error) []string {
 		}
 	}
 	return lines
+}
+
+// lagging has yet to hear of what was stored after its revision.
+type lagging struct {
+	fleet
+	revision int64
+}
+
+func (l lagging) Revision() int64 { return l.revision }
+
+func TestAStatusOfAnEarlierRevisionIsBehind(t *testing.T) {
+	for revision, want := range map[int64]*outriggerv1.Status{7: {Behind: 1}, 8: {Refused: 1}, 9: {Refused: 1}} {
+		a := &API{fleet: lagging{revision: revision}}
+		got := a.status(&outriggerv1.Resource{Kind: "Binding", Name: "demo", Revision: 8})
+		if !proto.Equal(counts(got), want) || len(got.Sidecars) != 1 {
+			t.Errorf("revision 8, heard of %d: %v, want %v with its sidecar", revision, got, want)
+		}
+	}
 }
 
 func TestAppliedResourcesAreReadWithTheirStatus(t *testing.T) {

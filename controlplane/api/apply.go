@@ -51,7 +51,7 @@ func (a *API) Apply(ctx context.Context, req *outriggerv1.ApplyRequest) (*outrig
 			r.Revision = revision
 		}
 		r.Revision = max(r.Revision, 0) // a dry run's is unknown
-		r.Status = a.fleet.Status(r.Kind, r.Name)
+		r.Status = a.status(r)
 	}
 	return &outriggerv1.ApplyResponse{Resources: result}, nil
 }

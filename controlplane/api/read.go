@@ -34,7 +34,7 @@ func (a *API) Get(ctx context.Context, req *outriggerv1.GetRequest) (*outriggerv
 	if err != nil {
 		return nil, a.failed(ctx, err)
 	}
-	r.Status = a.fleet.Status(r.Kind, r.Name)
+	r.Status = a.status(r)
 	return &outriggerv1.GetResponse{Resource: r}, nil
 }
 
@@ -67,7 +67,7 @@ func (a *API) List(ctx context.Context, req *outriggerv1.ListRequest) (*outrigge
 			res.NextPageToken = position{revision, store.ResourceKey(last.Kind, last.Name)}.String()
 			break
 		}
-		r.Status = counts(a.fleet.Status(r.Kind, r.Name))
+		r.Status = counts(a.status(r))
 		res.Resources = append(res.Resources, r)
 	}
 	return res, nil
@@ -88,6 +88,23 @@ func checkList(req *outriggerv1.ListRequest) (after position, err error) {
 		return position{}, invalid(resource.Errors{{Path: "page_token", Message: "not one that List returned"}})
 	}
 	return after, nil
+}
+
+// status is what became of a resource. Until the fleet has heard of its revision, no sidecar can run that: what runs
+// an earlier one is behind, or a change would be reported as running before anybody has it.
+func (a *API) status(r *outriggerv1.Resource) *outriggerv1.Status {
+	unheard := a.fleet.Revision() < r.Revision // asked before the status, which may only be newer
+	s := a.fleet.Status(r.Kind, r.Name)
+	if s == nil || !unheard {
+		return s
+	}
+	behind := &outriggerv1.Status{Behind: s.Running + s.Refused + s.Behind}
+	for _, c := range s.Sidecars {
+		behind.Sidecars = append(behind.Sidecars, &outriggerv1.SidecarResourceState{
+			Sidecar: c.Sidecar, State: outriggerv1.State_STATE_BEHIND, Since: timestamppb.Now(),
+		})
+	}
+	return behind
 }
 
 // counts is a status without each sidecar's.

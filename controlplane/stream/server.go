@@ -91,6 +91,7 @@ type Server struct {
 
 	setting  sync.Mutex // held by SetCompiled, so that state never goes back
 	compiled atomic.Pointer[compile.Compiled]
+	reached  atomic.Int64 // revision to which every node was brought
 
 	shards [shardCount]shard
 }
@@ -216,7 +217,11 @@ func (s *Server) SetCompiled(c *compile.Compiled) {
 	for i := range s.shards {
 		s.shards[i].refresh(c, s.opts.Now())
 	}
+	s.reached.Store(c.Revision())
 }
+
+// Revision is the store revision that Status and Sidecars are about, or an earlier one; 0 before SetCompiled.
+func (s *Server) Revision() int64 { return s.reached.Load() }
 
 // Ready reports why streams are refused, if they are.
 func (s *Server) Ready() error {

@@ -390,6 +390,7 @@ func TestASidecarGetsItsViewOverMTLSAndReconnectsForNothing(t *testing.T) {
 	}
 	p.apply(bound("new", "weather", "demo"))
 	eventually(t, "new view", func() bool { return p.Status("Binding", "new").GetBehind() == 1 })
+	eventually(t, "its revision", func() bool { return p.Revision() == p.Server.compiled.Load().Revision() })
 	s = connect(t, conn, s.held).subscribe(nil)
 	equal(t, "reconnect after changes", s.settle(), []string{"+Binding/new", "-Binding/demo", "+Manifest/team/demo-1"})
 }

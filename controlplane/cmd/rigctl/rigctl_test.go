@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -58,6 +59,8 @@ func (fleet) Status(kind, name string) *outriggerv1.Status {
 	}
 	return s
 }
+
+func (fleet) Revision() int64 { return math.MaxInt64 }
 
 func (fleet) Sidecars() []*outriggerv1.Sidecar {
 	return []*outriggerv1.Sidecar{{
