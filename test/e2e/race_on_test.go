@@ -1,0 +1,6 @@
+//go:build race
+
+package e2e
+
+// raceDetector is whether the tests, and so the programs, have it.
+const raceDetector = true
