@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -348,6 +349,51 @@ func TestNextWaitsAndIsWoken(t *testing.T) {
 		wait.Wait()
 		if !errors.Is(got[0], ErrReplaced) || !errors.Is(got[1], context.Canceled) {
 			t.Errorf("the replaced reader ended with %v, the session's with %v", got[0], got[1])
+		}
+	})
+}
+
+// A session may live for weeks: what a cancellation needs must go with its call.
+func TestCancelledCallsLeaveNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, open, _ := newStore(t, roomy)
+		s := open()
+		heap := func() int64 {
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return int64(m.HeapAlloc)
+		}
+		before := heap()
+		for range 20_000 {
+			ctx, done := s.Begin([]byte("1"))
+			s.Cancel([]byte("1"))
+			done()
+			if ctx.Err() == nil {
+				t.Fatal("a call that is done has a live context")
+			}
+		}
+		time.Sleep(2 * cancelGrace)
+		synctest.Wait()
+		if left := heap() - before; left > 1<<20 {
+			t.Errorf("%d bytes are left of 20000 cancelled calls", left)
+		}
+		runtime.KeepAlive(s)
+	})
+}
+
+func TestARepeatedIdIsTheLaterCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, open, _ := newStore(t, roomy)
+		s := open()
+		_, first := s.Begin([]byte("1"))
+		second, done := s.Begin([]byte("1"))
+		defer done()
+		first()
+		s.Cancel([]byte("1"))
+		time.Sleep(2 * cancelGrace)
+		if second.Err() == nil {
+			t.Error("the call in flight was not cancelled")
 		}
 	})
 }

@@ -253,12 +253,12 @@ type Session struct {
 	used   atomic.Int64 // last use, Unix nanoseconds
 	active atomic.Int32 // calls in flight and attached streams
 
-	mu       sync.Mutex                    // guards below and every Stream of the session
-	calls    map[string]context.CancelFunc // in flight, by the request id's token
-	streams  []*Stream                     // oldest first
-	numbered uint64                        // streams made so far
-	kept     int                           // bytes kept by streams
-	general  *Stream                       // what GET reads; nil before the first
+	mu       sync.Mutex                     // guards below and every Stream of the session
+	calls    map[string]*context.CancelFunc // in flight, by the request id's token
+	streams  []*Stream                      // oldest first
+	numbered uint64                         // streams made so far
+	kept     int                            // bytes kept by streams
+	general  *Stream                        // what GET reads; nil before the first
 }
 
 func newSession(s *Store, up upstream.Session, version string) *Session {
@@ -279,13 +279,15 @@ func (c *Session) Begin(id []byte) (ctx context.Context, done func()) {
 	key := string(id)
 	c.mu.Lock()
 	if c.calls == nil {
-		c.calls = make(map[string]context.CancelFunc)
+		c.calls = make(map[string]*context.CancelFunc)
 	}
-	c.calls[key] = cancel
+	c.calls[key] = &cancel
 	c.mu.Unlock()
 	return ctx, func() {
 		c.mu.Lock()
-		delete(c.calls, key)
+		if c.calls[key] == &cancel { // a client that repeats an id has made it the later call's
+			delete(c.calls, key)
+		}
 		c.mu.Unlock()
 		cancel()
 		c.used.Store(time.Now().UnixNano())
@@ -302,8 +304,7 @@ func (c *Session) Cancel(id []byte) {
 	cancel := c.calls[string(id)]
 	c.mu.Unlock()
 	if cancel != nil {
-		stop := time.AfterFunc(cancelGrace, cancel)
-		context.AfterFunc(c.ctx, func() { stop.Stop() })
+		time.AfterFunc(cancelGrace, *cancel)
 	}
 }
 
