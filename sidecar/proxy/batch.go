@@ -62,10 +62,10 @@ func (x *exchange) member(m mcp.Message) *exchange {
 
 // tellMember carries a notification or response; there is no answer to show a failure in.
 func (x *exchange) tellMember(s *session.Session) {
-	if _, err := s.Upstream.Call(s.Context(), x.call()); err != nil {
+	x.status = http.StatusAccepted
+	if err := x.tell(s); err != nil {
 		x.show(err)
 	}
-	x.status = http.StatusAccepted
 	x.p.record(x)
 }
 

@@ -26,6 +26,7 @@ type exchange struct {
 	ep     *endpoint // set by step 1
 	body   []byte    // the request's body; held until release
 	pooled *[]byte   // where body came from
+	whole  bool      // the body was read to its end
 	batch  bool
 	msg    mcp.Message
 	era    mcp.Era
@@ -83,14 +84,14 @@ func methodLabel(m *mcp.Message) string {
 	return m.Method
 }
 
-// readBody reads the whole body within the endpoint's size and time.
+// readBody reads the whole body within the endpoint's size and time. When it fails the deadline stands: it also bounds
+// the server's own reading of what is left, which comes after the handler.
 func (x *exchange) readBody() error {
 	limit := x.ep.maxBody
 	if x.r.ContentLength > limit {
 		return tooLarge(limit)
 	}
 	x.deadline(x.ep.readTimeout)
-	defer x.deadline(0)
 	x.pooled = bodies.Get().(*[]byte)
 	buf := (*x.pooled)[:0]
 	if n := int(x.r.ContentLength); n >= cap(buf) {
@@ -107,6 +108,8 @@ func (x *exchange) readBody() error {
 		case int64(len(buf)) > limit:
 			return tooLarge(limit)
 		case err == io.EOF:
+			x.whole = true
+			x.deadline(0)
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return &refusal{status: http.StatusRequestTimeout, code: mcp.CodeInvalidRequest, reason: "body_timeout",

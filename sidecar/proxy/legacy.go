@@ -73,13 +73,21 @@ func (x *exchange) callSession(s *session.Session) error {
 
 // tellSession carries a notification, or the client's response to a request of the server's: 202 once the server has it.
 func (x *exchange) tellSession(s *session.Session) error {
+	if err := x.tell(s); err != nil {
+		return err
+	}
+	return x.accepted()
+}
+
+// tell sends a message to which there is no answer.
+func (x *exchange) tell(s *session.Session) error {
 	if _, err := s.Upstream.Call(s.Context(), x.call()); err != nil {
 		return x.lostSession(s, err)
 	}
 	if x.msg.Method == "notifications/cancelled" {
 		s.Cancel(x.msg.RequestID.Of(x.msg.Raw))
 	}
-	return x.accepted()
+	return nil
 }
 
 // lostSession ends the client's session too when the server's is gone for good: its next use is answered 404.

@@ -42,11 +42,12 @@ type Proxy struct {
 	applying sync.Mutex     // held by Apply, Drain and Close
 	retiring sync.WaitGroup // goroutines that wait for replaced endpoints and servers
 	draining atomic.Bool
+	closing  chan struct{} // closed by Close
 }
 
 // New makes a Proxy that serves nothing yet: every request is answered 404.
 func New(o Options) *Proxy {
-	p := &Proxy{Options: o}
+	p := &Proxy{Options: o, closing: make(chan struct{})}
 	p.table.Store(&table{})
 	return p
 }
@@ -94,6 +95,11 @@ func (p *Proxy) serve(x *exchange) error {
 // serveBare answers requests without a body: the legacy wire's stream and the end of its session.
 func (x *exchange) serveBare() error {
 	x.era, x.label = mcp.Legacy, x.r.Method
+	if x.r.ContentLength != 0 { // which means nothing here, but has to be off the connection
+		if err := x.readBody(); err != nil {
+			return err
+		}
+	}
 	switch x.r.Method {
 	case http.MethodGet:
 		return x.serveListen()
@@ -110,6 +116,9 @@ func (p *Proxy) record(x *exchange) {
 	if x.ep == nil {
 		p.Metrics.RefusalOutside(x.reason)
 		return
+	}
+	if x.batch && x.outcome == telemetry.OK {
+		return // its members were recorded
 	}
 	took := time.Since(x.start)
 	x.ep.metrics.Observe(x.era, x.label, x.outcome, took)
@@ -139,15 +148,14 @@ func (p *Proxy) Drain() {
 	p.applying.Lock()
 	defer p.applying.Unlock()
 	p.draining.Store(true)
-	for _, ep := range p.table.Load().endpoints {
-		ep.drain()
-	}
+	p.table.Load().drain()
 }
 
-// Close ends every session and server within ctx. Requests must have ended, or be given up.
+// Close ends every session and server within ctx. Requests must have ended, or be given up. It is called once.
 func (p *Proxy) Close(ctx context.Context) {
 	p.applying.Lock()
 	defer p.applying.Unlock()
+	close(p.closing)
 	old := p.table.Swap(&table{})
 	for _, ep := range old.endpoints {
 		ep.drain()

@@ -106,10 +106,11 @@ func (x *exchange) relay(events upstream.EventStream) error {
 		stop := context.AfterFunc(x.ep.ended, func() { events.Close() })
 		defer stop()
 	}
+	answered := false
 	for {
 		ev, err := events.Next()
 		switch {
-		case err != nil && listen && x.ep.ended.Err() != nil:
+		case err != nil && listen && !answered && x.ep.ended.Err() != nil:
 			return out.send(mcp.Event{Data: x.listenEnd()})
 		case err == io.EOF:
 			return nil
@@ -118,6 +119,7 @@ func (x *exchange) relay(events upstream.EventStream) error {
 			return nil
 		}
 		x.outcome = outcomeOf(ev.Data)
+		answered = listen && mcp.PeekOutcome(ev.Data) != mcp.OutcomeUnknown
 		if err := out.send(mcp.Event{Data: ev.Data}); err != nil {
 			return errClientGone
 		}

@@ -114,6 +114,9 @@ func (p *Proxy) Apply(c *config.Config) []config.Refusal {
 	}
 	p.table.Store(next)
 	p.retire(old, next)
+	if p.draining.Load() {
+		next.drain()
+	}
 	p.Log.Info("configuration applied", "generation", c.Generation, "bindings", len(next.endpoints),
 		"upstreams", len(next.servers), "refused", len(refused))
 	return refused
@@ -141,18 +144,27 @@ func (p *Proxy) compileServer(u *outriggerv1.Upstream, running *server) (*server
 func (p *Proxy) compileEndpoint(b *outriggerv1.Binding, old, next *table) error {
 	running := old.byName(b.GetName())
 	ep, err := p.newEndpoint(b, running, next)
-	if err == nil && next.endpoints[ep.path] != nil {
-		err = fmt.Errorf("path %s is served by binding %q already", ep.path, next.endpoints[ep.path].name)
-	}
 	if err == nil {
 		next.endpoints[ep.path] = ep
 		return nil
 	}
-	if running != nil && next.endpoints[running.path] == nil {
-		next.endpoints[running.path] = running
+	if running == nil || next.endpoints[running.path] != nil {
+		return err
+	}
+	if next.servers[running.server.name] == nil {
 		next.servers[running.server.name] = running.server
 	}
+	if last, lastErr := p.newEndpoint(running.spec, running, next); lastErr == nil { // its server may be a new one
+		next.endpoints[running.path] = last
+	}
 	return err
+}
+
+// drain makes open streams end in good order.
+func (t *table) drain() {
+	for _, ep := range t.endpoints {
+		ep.drain()
+	}
 }
 
 func (t *table) byName(binding string) *endpoint {
@@ -167,6 +179,9 @@ func (t *table) byName(binding string) *endpoint {
 func (p *Proxy) newEndpoint(b *outriggerv1.Binding, running *endpoint, next *table) (*endpoint, error) {
 	if n := len(b.GetUpstreams()); n != 1 {
 		return nil, fmt.Errorf("it names %d upstreams, and must name exactly one", n)
+	}
+	if taken := next.endpoints[resource.BindingPath(b)]; taken != nil {
+		return nil, fmt.Errorf("path %s is served by binding %q already", taken.path, taken.name)
 	}
 	s := next.servers[b.GetUpstreams()[0].GetName()]
 	if s == nil {
@@ -251,15 +266,19 @@ func (p *Proxy) retire(old, next *table) {
 // finish waits for the calls of replaced endpoints, then closes their sessions, and the server if it was replaced too.
 func (p *Proxy) finish(s *server, l *leaving) {
 	defer p.retiring.Done()
-	ctx, cancel := context.WithTimeout(context.Background(), retireTimeout)
-	defer cancel()
+	patience := time.NewTimer(retireTimeout)
+	defer patience.Stop()
+wait:
 	for _, ep := range l.endpoints {
 		select {
 		case <-ep.use.over:
-		case <-ctx.Done():
+		case <-patience.C:
+			break wait
+		case <-p.closing:
+			break wait
 		}
 	}
-	ctx, cancel = context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	for _, st := range l.sessions {
 		st.Close(ctx)

@@ -1,0 +1,261 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+)
+
+// cells are the pairs of a real client and a real server of one era, over both transports.
+var cells = []struct {
+	name, version string
+	upstream      func(testing.TB) *outriggerv1.Upstream
+}{
+	{"legacy over HTTP", mcp.Version20251125, func(t testing.TB) *outriggerv1.Upstream { return newPeer().serveHTTP(t, nil) }},
+	{"legacy of 2025-06-18 over HTTP", mcp.Version20250618, func(t testing.TB) *outriggerv1.Upstream { return newPeer().serveHTTP(t, nil) }},
+	{"legacy of 2025-03-26 over HTTP", mcp.Version20250326, func(t testing.TB) *outriggerv1.Upstream { return newPeer().serveHTTP(t, nil) }},
+	{"legacy over stdio", mcp.Version20251125, func(t testing.TB) *outriggerv1.Upstream { return overStdio(t, "legacy") }},
+	{"stateless over HTTP in events", mcp.Version20260728, func(t testing.TB) *outriggerv1.Upstream { return newPeer().serveHTTP(t, inEvents) }},
+	{"stateless over HTTP in JSON", mcp.Version20260728, func(t testing.TB) *outriggerv1.Upstream { return newPeer().serveHTTP(t, inJSON) }},
+	{"stateless over stdio", mcp.Version20260728, func(t testing.TB) *outriggerv1.Upstream { return overStdio(t, "stateless") }},
+}
+
+func TestRealClientsReachRealServersOfTheirEra(t *testing.T) {
+	for _, c := range cells {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, c.upstream(t))
+			s := r.connect(c.version, nil)
+			if got := s.InitializeResult().ProtocolVersion; got != c.version {
+				t.Errorf("version %s, want %s", got, c.version)
+			}
+			var wait sync.WaitGroup
+			for i := range 8 {
+				wait.Go(func() {
+					text := fmt.Sprint("hello ", i)
+					got := textOf(s.CallTool(testContext(t), &sdk.CallToolParams{Name: "echo", Arguments: arguments(text)}))
+					if got != text {
+						t.Errorf("got %q, want %q", got, text)
+					}
+				})
+			}
+			wait.Wait()
+			tools, err := s.ListTools(testContext(t), nil)
+			if err != nil || len(tools.Tools) != 6 {
+				t.Errorf("tools/list: %v, %v; want 6 tools", tools, err)
+			}
+		})
+	}
+}
+
+func TestProgressComesBeforeTheResult(t *testing.T) {
+	for _, c := range cells {
+		if strings.Contains(c.name, "in JSON") {
+			continue // where it has no place
+		}
+		t.Run(c.name, func(t *testing.T) {
+			progressed := make(chan struct{}, 1)
+			r := newRig(t, c.upstream(t))
+			s := r.connect(c.version, &sdk.ClientOptions{ProgressNotificationHandler: func(
+				_ context.Context, n *sdk.ProgressNotificationClientRequest,
+			) {
+				if n.Params.ProgressToken == "mine" {
+					progressed <- struct{}{}
+				}
+			}})
+			params := &sdk.CallToolParams{Name: "progress", Arguments: arguments("done")}
+			params.SetProgressToken("mine")
+			if got := textOf(s.CallTool(testContext(t), params)); got != "done" {
+				t.Errorf("got %q", got)
+			}
+			select {
+			case <-progressed:
+			case <-time.After(patience):
+				t.Error("no progress came")
+			}
+		})
+	}
+}
+
+// L31
+func TestAnElicitationDuringACallIsAnsweredAtOnce(t *testing.T) {
+	r := newRig(t, newPeer().serveHTTP(t, nil))
+	s := r.connect(mcp.Version20251125, &sdk.ClientOptions{ElicitationHandler: func(
+		context.Context, *sdk.ElicitRequest,
+	) (*sdk.ElicitResult, error) {
+		return &sdk.ElicitResult{Action: "decline"}, nil
+	}})
+	begun := time.Now()
+	if got := textOf(s.CallTool(testContext(t), &sdk.CallToolParams{Name: "ask", Arguments: arguments("sure?")})); got != "decline" {
+		t.Errorf("got %q, want decline", got)
+	}
+	if took := time.Since(begun); took > 2*time.Second {
+		t.Errorf("it took %v: something held an event back", took)
+	}
+}
+
+// L9, L26
+func TestEqualIdsOfManyClientsMeetTheirOwnAnswers(t *testing.T) {
+	for _, c := range cells {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, c.upstream(t))
+			var wait sync.WaitGroup
+			for client := range 4 {
+				var h head
+				if c.version != mcp.Version20260728 {
+					h = r.initializeAs(c.version)
+				}
+				for _, id := range []string{`7`, `"7"`} {
+					wait.Go(func() {
+						text := fmt.Sprintf("%dms", 1+client*7%20)
+						args := string(arguments(text))
+						if h == nil {
+							wantText(t, r.callModern(id, "delay", args), id, text)
+						} else {
+							wantText(t, r.do(http.MethodPost, h, toolCall(id, "delay", args)), id, text)
+						}
+					})
+				}
+			}
+			wait.Wait()
+		})
+	}
+}
+
+// L27
+func TestACancellationReachesTheCallItNamesAtOnce(t *testing.T) {
+	p := newPeer()
+	r := newRig(t, p.serveHTTP(t, nil))
+	one, two := r.initialize(), r.initialize()
+	var wait sync.WaitGroup
+	for _, h := range []head{one, two} {
+		wait.Go(func() {
+			_, _ = r.client.Do(r.request(testContext(t), http.MethodPost, h, toolCall("5", "wait", string(arguments(h[mcp.HeaderSessionID])))))
+		})
+		<-p.begun
+	}
+	begun := time.Now()
+	if a := r.do(http.MethodPost, one, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`); a.status != 202 {
+		t.Errorf("cancelled: %d %s", a.status, a.body)
+	}
+	if got := <-p.ended; got != one[mcp.HeaderSessionID] {
+		t.Errorf("session %s was cancelled, want %s", got, one[mcp.HeaderSessionID])
+	}
+	if took := time.Since(begun); took > time.Second {
+		t.Errorf("it took %v", took)
+	}
+	select {
+	case <-p.ended:
+		t.Error("the other session's call of the same id was cancelled too")
+	default:
+	}
+	r.do(http.MethodDelete, one, "")
+	r.do(http.MethodDelete, two, "")
+	wait.Wait()
+}
+
+func TestEveryCarrierOfHTTPWorks(t *testing.T) {
+	cert := httptest.NewUnstartedServer(nil)
+	cert.StartTLS()
+	defer cert.Close()
+	for _, tt := range []struct {
+		name  string
+		proto string
+		tls   bool
+		set   func(*http.Protocols)
+	}{
+		{"HTTP/1.1", "HTTP/1.1", false, func(p *http.Protocols) { p.SetHTTP1(true) }},
+		{"h2c", "HTTP/2.0", false, func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) }},
+		{"TLS with ALPN h2", "HTTP/2.0", true, func(p *http.Protocols) { p.SetHTTP1(true); p.SetHTTP2(true) }},
+		{"TLS with HTTP/1.1", "HTTP/1.1", true, func(p *http.Protocols) { p.SetHTTP1(true) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, newPeer().serveHTTP(t, nil))
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			protocols := new(http.Protocols)
+			tt.set(protocols)
+			transport := &http.Transport{Protocols: protocols}
+			r.client.CloseIdleConnections()
+			r.client = &http.Client{Transport: transport}
+			var server *http.Server
+			if tt.tls {
+				server = NewServer(r.Proxy, &tls.Config{Certificates: cert.TLS.Certificates, MinVersion: tls.VersionTLS12}, r.Log)
+				go server.ServeTLS(l, "", "")
+				pool := x509.NewCertPool()
+				pool.AddCert(cert.Certificate())
+				transport.TLSClientConfig = &tls.Config{RootCAs: pool, ServerName: "example.com"}
+				r.url = "https://" + l.Addr().String() + "/mcp"
+			} else {
+				server = NewServer(r.Proxy, nil, r.Log)
+				go server.Serve(l)
+				r.url = "http://" + l.Addr().String() + "/mcp"
+			}
+			t.Cleanup(func() { server.Close() })
+			res, err := r.client.Get(r.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res.Body.Close()
+			if res.Proto != tt.proto {
+				t.Errorf("carried by %s, want %s", res.Proto, tt.proto)
+			}
+			s := r.connect(mcp.Version20251125, nil)
+			if got := textOf(s.CallTool(testContext(t), &sdk.CallToolParams{Name: "progress", Arguments: arguments("x")})); got != "x" {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+}
+
+// L15
+func TestReadinessNeverInitializesAStdioServerTwice(t *testing.T) {
+	for _, mode := range []string{"legacy", "stateless", "both"} {
+		t.Run(mode, func(t *testing.T) {
+			r := newRig(t, overStdio(t, mode))
+			for range 3 {
+				if problems := r.Ready(testContext(t)); len(problems) > 0 {
+					t.Errorf("not ready: %v", problems)
+				}
+			}
+			if mode == "legacy" {
+				wantText(t, r.do(http.MethodPost, r.initialize(), toolCall("1", "echo", `{"text":"a"}`)), "1", "a")
+			}
+			if problems := r.Ready(testContext(t)); len(problems) > 0 {
+				t.Errorf("not ready: %v", problems)
+			}
+		})
+	}
+}
+
+func TestAGETStreamCarriesWhatBelongsToNoCall(t *testing.T) {
+	changed := make(chan struct{}, 1)
+	r := newRig(t, newPeer().serveHTTP(t, nil))
+	s := r.connect(mcp.Version20251125, &sdk.ClientOptions{ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}})
+	eventually(t, "the client's GET stream is open", func() bool { return r.metric("outrigger_open_streams", "era", "legacy") == 1 })
+	s.CallTool(testContext(t), &sdk.CallToolParams{Name: "grow", Arguments: arguments("1")})
+	select {
+	case <-changed:
+	case <-time.After(patience):
+		t.Error("the client was not told that the tools changed")
+	}
+}
