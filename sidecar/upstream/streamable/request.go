@@ -27,8 +27,8 @@ type request struct {
 	version     string      // MCP-Protocol-Version; empty for none
 	session     string      // Mcp-Session-Id; empty for none
 	lastEventID string      // empty for none
-	mcpMethod   string      // Mcp-Method, when there is none to relay
-	mcpName     string      // Mcp-Name, likewise; encoded
+	mcpMethod   string      // Mcp-Method; empty for none
+	mcpName     string      // Mcp-Name, encoded where it must be; empty for none
 
 	deadline time.Time // of the whole exchange
 	onCancel func()    // what the end of the context does; nil closes the connection

@@ -21,6 +21,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,7 +35,7 @@ import (
 
 // Options are what a Server needs beside its resource.
 type Options struct {
-	Log        *slog.Logger // default: nothing is logged
+	Log        *slog.Logger // with the upstream's name already; default: nothing is logged
 	Credential Credential   // default: none
 	UserAgent  string       // default "outrigger"
 	ClientInfo ClientInfo   // how the sidecar's own probes and checks introduce themselves; default: name "outrigger"
@@ -86,7 +88,7 @@ func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
 	}
 	t := spec.GetTimeouts()
 	s := &Server{
-		log: o.Log.With("upstream", name),
+		log: o.Log,
 		timeouts: timeouts{
 			connect:   orDefault(t.GetConnect(), 5*time.Second),
 			handshake: orDefault(t.GetHandshake(), 10*time.Second),
@@ -128,7 +130,17 @@ func (o *Options) complete() error {
 	if _, err := appendField(nil, o.Credential.Header, o.Credential.Value); err != nil {
 		return fmt.Errorf("credential: %w", err) // never the value
 	}
+	switch name := http.CanonicalHeaderKey(o.Credential.Header); {
+	case strings.HasPrefix(name, "Mcp-"), slices.Contains(notCredentials, name):
+		return fmt.Errorf("credential: the header %s has another use", name)
+	}
 	return nil
+}
+
+// notCredentials frame a request or say what it is about.
+var notCredentials = []string{
+	"Host", "Connection", "Content-Length", "Transfer-Encoding", "Content-Type", "Accept", "Accept-Encoding", "Expect",
+	"Upgrade", "Trailer", mcp.HeaderLastEventID,
 }
 
 func orDefault(d *durationpb.Duration, otherwise time.Duration) time.Duration {

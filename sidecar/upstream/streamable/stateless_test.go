@@ -84,10 +84,18 @@ func TestNoHeaderCanSplitARequest(t *testing.T) {
 		_, err := s.Call(testContext(t), c)
 		wantKind(t, err, upstream.Unreachable)
 	}
+	method := call(t, `{"jsonrpc":"2.0","id":1,"method":"a\r\nX: y"}`)
+	_, err := s.Call(testContext(t), method)
+	wantKind(t, err, upstream.Unreachable)
 	if n := p.count(func(*http.Request, string) bool { return true }); n != 0 {
 		t.Errorf("%d requests went out, want none", n)
 	}
-	_, err := New("weather", &outriggerv1.Upstream{
+	a, err := s.Call(testContext(t), stateless(t, "1", "a\r\nX: y", "{}"))
+	responseOf(t, a, err)
+	if got := p.requests[0].Header; got.Get(mcp.HeaderName) != "=?base64?YQ0KWDogeQ==?=" || got["X"] != nil {
+		t.Errorf("a name of two lines went out in %v, want it encoded", got)
+	}
+	_, err = New("weather", &outriggerv1.Upstream{
 		Transport: &outriggerv1.Upstream_Http{Http: &outriggerv1.HTTPTransport{Url: p.url}},
 	}, Options{Credential: Credential{"X-Key", "tell\r\nnobody"}})
 	if err == nil || strings.Contains(err.Error(), "nobody") {
