@@ -8,7 +8,6 @@ import path from 'node:path';
 import { binaries, freePort, installed, root, sleep, start, stopAll } from '../lib/process.mjs';
 
 const files = process.env.FS_DIR ?? path.join(tmpdir(), 'interop-fs');
-mkdirSync(files, { recursive: true });
 
 const node = process.execPath;
 const loopback = `--import=${path.join(root, 'upstreams/loopback.mjs')}`;
@@ -86,4 +85,5 @@ if (unknown.length) {
   console.error(`unknown upstream ${unknown}; known: ${Object.keys(servers).join(' ')}`);
   process.exit(2);
 }
+if (names.includes('filesystem')) mkdirSync(files, { recursive: true });
 for (const name of names) await bringUp(name);
