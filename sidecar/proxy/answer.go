@@ -6,15 +6,11 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
-
-// writeTimeout is how long a client may take to accept one piece of an answer.
-const writeTimeout = 30 * time.Second
 
 // Header values shared by all answers: assigning them allocates nothing.
 var (
@@ -37,25 +33,14 @@ func (x *exchange) writeHeader(status int) {
 	x.w.WriteHeader(status)
 }
 
-// write sends b to the client, which has writeTimeout to take it.
+// write sends b to the client, which the server that carries the request gives a time to take it.
 func (x *exchange) write(b []byte) error {
-	x.writeDeadline(writeTimeout)
 	n, err := x.w.Write(b)
 	x.out += int64(n)
 	if err != nil {
 		return errClientGone
 	}
 	return nil
-}
-
-// writeDeadline bounds writing to the client from now; 0 lifts the bound. It has to be lifted while the server is waited
-// for: HTTP/2 ends a stream whose deadline has passed even if nothing is being written.
-func (x *exchange) writeDeadline(d time.Duration) {
-	var at time.Time
-	if d > 0 {
-		at = time.Now().Add(d)
-	}
-	_ = http.NewResponseController(x.w).SetWriteDeadline(at) // as for deadline
 }
 
 // accepted answers a notification or response: 202 and nothing else.
@@ -89,7 +74,6 @@ func (x *exchange) writeBody(a *upstream.Answer) error {
 		if err == io.EOF {
 			return nil
 		}
-		x.writeDeadline(0)
 		n, err = a.Body.Read(*pooled)
 		if err != nil && err != io.EOF {
 			x.show(err)

@@ -91,11 +91,14 @@ func (x *exchange) readBody() error {
 	if x.r.ContentLength > limit {
 		return tooLarge(limit)
 	}
-	x.deadline(x.ep.readTimeout)
+	arrived := x.arrived()
+	if !arrived {
+		x.deadline(x.ep.readTimeout)
+	}
 	x.pooled = bodies.Get().(*[]byte)
 	buf := (*x.pooled)[:0]
 	if n := int(x.r.ContentLength); n >= cap(buf) {
-		buf = make([]byte, 0, n+1)
+		buf = make([]byte, 0, min(n+1, keptBody)) // more when more has come: a length is only a claim
 	}
 	for {
 		if len(buf) == cap(buf) {
@@ -109,7 +112,9 @@ func (x *exchange) readBody() error {
 			return tooLarge(limit)
 		case err == io.EOF:
 			x.whole = true
-			x.deadline(0)
+			if !arrived {
+				x.deadline(0)
+			}
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return &refusal{status: http.StatusRequestTimeout, code: mcp.CodeInvalidRequest, reason: "body_timeout",
@@ -119,6 +124,13 @@ func (x *exchange) readBody() error {
 				message: "the request's body could not be read", close: true}
 		}
 	}
+}
+
+// arrived reports whether the whole body is known to be in memory already, as the small body of a call usually is: then
+// there is nothing to wait for.
+func (x *exchange) arrived() bool {
+	b, ok := x.r.Body.(interface{ Buffered() int })
+	return ok && x.r.ContentLength >= 0 && int64(b.Buffered()) >= x.r.ContentLength
 }
 
 // deadline bounds reading from the client from now; 0 lifts the bound.

@@ -74,7 +74,6 @@ func (s *eventWriter) writeLocked(b []byte) {
 	if s.failed = s.x.write(b); s.failed == nil {
 		s.failed = s.control.Flush()
 	}
-	s.x.writeDeadline(0)
 }
 
 // close ends the writing; the answer itself ends when the handler returns.
@@ -85,7 +84,6 @@ func (s *eventWriter) close() {
 	if s.failed == nil {
 		s.failed = errClientGone // a comment that was about to be written is not
 	}
-	s.x.writeDeadline(writeTimeout) // for the last bytes, which the server writes
 	s.x.ep.metrics.Streams[telemetry.EraIndex(s.x.era)].Dec()
 }
 
