@@ -99,8 +99,8 @@ func atURL(url string) *outriggerv1.Upstream {
 }
 
 var (
-	inEvents = &sdk.StreamableHTTPOptions{Stateless: true}
-	inJSON   = &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true}
+	inEvents = &sdk.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}
+	inJSON   = &sdk.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true, JSONResponse: true}
 )
 
 // overStdio is a resource whose process is this test binary as a peer.
