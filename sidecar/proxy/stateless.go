@@ -26,11 +26,17 @@ func (x *exchange) serveStateless() error {
 		return unsupported(served, "this server speaks MCP with sessions only: initialize with a version it supports",
 			x.msg.MetaVersion)
 	}
+	if err := x.ep.server.mirrors.check(x); err != nil {
+		return err
+	}
 	a, err := x.ep.server.Call(x.r.Context(), x.call())
 	if err != nil {
 		return x.eraError(err)
 	}
 	defer a.Close()
+	if err := x.ep.server.mirrors.learn(x, a); err != nil {
+		return err
+	}
 	switch {
 	case a.Events != nil:
 		return x.relay(a.Events)

@@ -34,6 +34,8 @@ type server struct {
 	name string
 	spec *outriggerv1.Upstream
 	hash [sha256.Size]byte // of its resource
+	// mirrors is nil for servers over HTTP.
+	mirrors *mirrors
 }
 
 // endpoint is a binding, compiled.
@@ -136,7 +138,11 @@ func (p *Proxy) compileServer(u *outriggerv1.Upstream, running *server) (*server
 	if err != nil {
 		return running, err
 	}
-	return &server{Server: s, name: u.GetName(), spec: u, hash: hash}, nil
+	made := &server{Server: s, name: u.GetName(), spec: u, hash: hash}
+	if u.GetStdio() != nil {
+		made.mirrors = new(mirrors)
+	}
+	return made, nil
 }
 
 // compileEndpoint adds a binding's endpoint to next: the running one when nothing changed. A binding that cannot be

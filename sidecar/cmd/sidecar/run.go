@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -40,7 +38,7 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	tlsConfig, err := serverTLS(o)
+	tlsConfig, err := serverTLS(o, log)
 	if err != nil {
 		return err
 	}
@@ -144,30 +142,6 @@ func adminServer(o *options, p *proxy.Proxy, reg *prometheus.Registry, src sourc
 		}),
 		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute,
 	}
-}
-
-// serverTLS is the MCP port's TLS; nil for none.
-func serverTLS(o *options) (*tls.Config, error) {
-	if o.tlsCert == "" {
-		return nil, nil
-	}
-	cert, err := tls.LoadX509KeyPair(o.tlsCert, o.tlsKey)
-	if err != nil {
-		return nil, fmt.Errorf("--tls-cert, --tls-key: %w", err)
-	}
-	c := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	if o.tlsClientCA == "" {
-		return c, nil
-	}
-	pem, err := os.ReadFile(o.tlsClientCA)
-	if err != nil {
-		return nil, fmt.Errorf("--tls-client-ca: %w", err)
-	}
-	c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-	if !c.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("--tls-client-ca: %s holds no certificate", o.tlsClientCA)
-	}
-	return c, nil
 }
 
 // source is where the configuration comes from.
