@@ -43,8 +43,33 @@ func (h *handlers) ListRoots(_ context.Context, r mcp.ListRootsRequest) (*mcp.Li
 
 func text(v any) string { b, _ := json.Marshal(v); return string(b) }
 
+// driver is one client and the notifications it was sent.
+type driver struct {
+	c *client.Client
+
+	mu    sync.Mutex // guards below
+	notes []mcp.JSONRPCNotification
+}
+
 func main() {
-	url, legacy := check.URL(), check.Legacy()
+	d := newDriver(check.URL(), check.Legacy())
+	if !d.connect(check.Legacy()) {
+		check.Done()
+	}
+	d.calls()
+	d.interruptions()
+	if check.Legacy() {
+		d.legacyFeatures()
+	} else {
+		d.statelessFeatures()
+	}
+	d.data()
+	check.Run("close", func(ctx context.Context) (string, error) { return "", d.c.Close() })
+	check.Done()
+}
+
+// newDriver makes a client that has a handler for everything a server may send.
+func newDriver(url string, legacy bool) *driver {
 	h := &handlers{}
 	opts := []client.ClientOption{client.WithSamplingHandler(h), client.WithElicitationHandler(h), client.WithRootsHandler(h)}
 	topts := []transport.StreamableHTTPCOption{}
@@ -56,23 +81,32 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
-	c := client.NewClient(tr, opts...)
-	var mu sync.Mutex
-	var notes []mcp.JSONRPCNotification
-	c.OnNotification(func(n mcp.JSONRPCNotification) { mu.Lock(); notes = append(notes, n); mu.Unlock() })
-	count := func(method string) int {
-		mu.Lock()
-		defer mu.Unlock()
-		k := 0
-		for _, n := range notes {
-			if n.Method == method {
-				k++
-			}
+	d := &driver{c: client.NewClient(tr, opts...)}
+	d.c.OnNotification(func(n mcp.JSONRPCNotification) {
+		d.mu.Lock()
+		d.notes = append(d.notes, n)
+		d.mu.Unlock()
+	})
+	return d
+}
+
+// count is how many notifications of a method have come.
+func (d *driver) count(method string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	k := 0
+	for _, n := range d.notes {
+		if n.Method == method {
+			k++
 		}
-		return k
 	}
-	ok := check.Run("initialize", func(ctx context.Context) (string, error) {
-		if err := c.Start(context.Background()); err != nil {
+	return k
+}
+
+// connect reports whether the handshake ended at the version of its era.
+func (d *driver) connect(legacy bool) bool {
+	return check.Run("initialize", func(ctx context.Context) (string, error) {
+		if err := d.c.Start(context.Background()); err != nil {
 			return "", err
 		}
 		req := mcp.InitializeRequest{}
@@ -81,75 +115,80 @@ func main() {
 		if legacy {
 			req.Params.ProtocolVersion = "2025-11-25"
 		}
-		if _, err := c.Initialize(ctx, req); err != nil {
+		if _, err := d.c.Initialize(ctx, req); err != nil {
 			return "", err
 		}
 		want := "2026-07-28"
 		if legacy {
 			want = "2025-11-25"
 		}
-		if v := c.ProtocolVersion(); v != want {
+		if v := d.c.ProtocolVersion(); v != want {
 			return "", fmt.Errorf("negotiated %s, want %s", v, want)
 		}
-		return "version=" + c.ProtocolVersion(), nil
+		return "version=" + d.c.ProtocolVersion(), nil
 	})
-	if !ok {
-		check.Done()
-	}
-	call := func(ctx context.Context, name string, args map[string]any) (*mcp.CallToolResult, error) {
-		r := mcp.CallToolRequest{}
-		r.Params.Name, r.Params.Arguments = check.Prefix+name, args
-		return c.CallTool(ctx, r)
-	}
-	expect := func(tool, sub string) func(ctx context.Context) (string, error) {
-		return func(ctx context.Context) (string, error) {
-			r, err := call(ctx, tool, nil)
-			if err != nil {
-				return "", err
-			}
-			return "", check.Want(text(r), sub)
+}
+
+func (d *driver) call(ctx context.Context, name string, args map[string]any) (*mcp.CallToolResult, error) {
+	r := mcp.CallToolRequest{}
+	r.Params.Name, r.Params.Arguments = check.Prefix+name, args
+	return d.c.CallTool(ctx, r)
+}
+
+// expect is a check that a tool's answer holds a text.
+func (d *driver) expect(tool, sub string) func(ctx context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		r, err := d.call(ctx, tool, nil)
+		if err != nil {
+			return "", err
 		}
+		return "", check.Want(text(r), sub)
 	}
-	if legacy {
-		check.Run("ping", func(ctx context.Context) (string, error) { return "", c.Ping(ctx) })
-	}
+}
+
+// calls checks tools: each kind of answer, and progress.
+func (d *driver) calls() {
 	check.Run("tools-list", func(ctx context.Context) (string, error) {
-		r, err := c.ListTools(ctx, mcp.ListToolsRequest{})
+		r, err := d.c.ListTools(ctx, mcp.ListToolsRequest{})
 		if err != nil {
 			return "", err
 		}
 		return fmt.Sprintf("%d tools", len(r.Tools)), check.Want(text(r.Tools), "test_simple_text")
 	})
-	check.Run("call-text", expect("test_simple_text", "simple text response"))
-	check.Run("call-image", expect("test_image_content", `"type":"image"`))
-	check.Run("call-audio", expect("test_audio_content", `"type":"audio"`))
-	check.Run("call-embedded", expect("test_embedded_resource", `"type":"resource"`))
-	check.Run("call-mixed", expect("test_multiple_content_types", `"type":"image"`))
-	check.Run("call-error", expect("test_error_handling", `"isError":true`))
+	check.Run("call-text", d.expect("test_simple_text", "simple text response"))
+	check.Run("call-image", d.expect("test_image_content", `"type":"image"`))
+	check.Run("call-audio", d.expect("test_audio_content", `"type":"audio"`))
+	check.Run("call-embedded", d.expect("test_embedded_resource", `"type":"resource"`))
+	check.Run("call-mixed", d.expect("test_multiple_content_types", `"type":"image"`))
+	check.Run("call-error", d.expect("test_error_handling", `"isError":true`))
 	check.Run("progress", func(ctx context.Context) (string, error) {
-		n := count("notifications/progress")
+		n := d.count("notifications/progress")
 		r := mcp.CallToolRequest{}
 		r.Params.Name = check.Prefix + "test_tool_with_progress"
 		r.Params.Meta = &mcp.Meta{ProgressToken: "mcpgo-1"}
-		if _, err := c.CallTool(ctx, r); err != nil {
+		if _, err := d.c.CallTool(ctx, r); err != nil {
 			return "", err
 		}
-		for i := 0; i < 50 && count("notifications/progress") < n+3; i++ {
+		for i := 0; i < 50 && d.count("notifications/progress") < n+3; i++ {
 			time.Sleep(20 * time.Millisecond)
 		}
-		got := count("notifications/progress") - n
+		got := d.count("notifications/progress") - n
 		if got < 3 {
 			return "", fmt.Errorf("%d progress notifications, want 3", got)
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		return fmt.Sprintf("%d notifications", got), check.Want(text(notes), "mcpgo-1")
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return fmt.Sprintf("%d notifications", got), check.Want(text(d.notes), "mcpgo-1")
 	})
+}
+
+// interruptions checks calls side by side and calls given up.
+func (d *driver) interruptions() {
 	check.Run("concurrent-calls", func(ctx context.Context) (string, error) {
 		errs := make(chan error, 40)
 		for range 40 {
 			go func() {
-				r, err := call(ctx, "test_simple_text", nil)
+				r, err := d.call(ctx, "test_simple_text", nil)
 				if err == nil {
 					err = check.Want(text(r), "simple text response")
 				}
@@ -166,76 +205,86 @@ func main() {
 	check.Run("cancel", func(ctx context.Context) (string, error) {
 		cctx, cancel := context.WithTimeout(ctx, 60*time.Millisecond)
 		defer cancel()
-		_, err := call(cctx, "test_tool_with_progress", nil)
+		_, err := d.call(cctx, "test_tool_with_progress", nil)
 		if err == nil {
 			return "", fmt.Errorf("the cancelled call returned")
 		}
-		r, err := call(ctx, "test_simple_text", nil)
+		r, err := d.call(ctx, "test_simple_text", nil)
 		if err != nil {
 			return "", err
 		}
 		return "", check.Want(text(r), "simple text response")
 	})
-	if legacy {
-		check.Run("sampling", func(ctx context.Context) (string, error) {
-			r, err := call(ctx, "test_sampling", map[string]any{"prompt": "hello"})
-			if err != nil {
-				return "", err
-			}
-			return "", check.Want(text(r), "sampled-by-mcpgo")
-		})
-		check.Run("elicitation", func(ctx context.Context) (string, error) {
-			r, err := call(ctx, "test_elicitation", map[string]any{"message": "who?"})
-			if err != nil {
-				return "", err
-			}
-			return "", check.Want(text(r), "ada")
-		})
-		check.Run("logging", func(ctx context.Context) (string, error) {
-			n := count("notifications/message")
-			lr := mcp.SetLevelRequest{}
-			lr.Params.Level = mcp.LoggingLevelDebug
-			if err := c.SetLevel(ctx, lr); err != nil {
-				return "", err
-			}
-			if _, err := call(ctx, "test_tool_with_logging", nil); err != nil {
-				return "", err
-			}
-			for i := 0; i < 50 && count("notifications/message") == n; i++ {
-				time.Sleep(20 * time.Millisecond)
-			}
-			if count("notifications/message") == n {
-				return "", fmt.Errorf("no notifications/message")
-			}
-			return "", nil
-		})
-	} else {
-		for name, want := range map[string]string{"elicitation": "Ada", "sampling": "sampled-by-mcpgo", "list_roots": "mcpgo", "multiple_inputs": "Ada"} {
-			check.Run("mrtr-"+strings.ReplaceAll(name, "_", "-"), func(ctx context.Context) (string, error) {
-				r, err := call(ctx, "test_input_required_result_"+name, nil)
-				if err != nil {
-					return "", err
-				}
-				return "", check.Want(text(r), want)
-			})
+}
+
+// legacyFeatures checks what only sessions have.
+func (d *driver) legacyFeatures() {
+	check.Run("ping", func(ctx context.Context) (string, error) { return "", d.c.Ping(ctx) })
+	check.Run("sampling", func(ctx context.Context) (string, error) {
+		r, err := d.call(ctx, "test_sampling", map[string]any{"prompt": "hello"})
+		if err != nil {
+			return "", err
 		}
-		check.Run("mrtr-multi-round", func(ctx context.Context) (string, error) {
-			r, err := call(ctx, "test_input_required_result_multi_round", nil)
+		return "", check.Want(text(r), "sampled-by-mcpgo")
+	})
+	check.Run("elicitation", func(ctx context.Context) (string, error) {
+		r, err := d.call(ctx, "test_elicitation", map[string]any{"message": "who?"})
+		if err != nil {
+			return "", err
+		}
+		return "", check.Want(text(r), "ada")
+	})
+	check.Run("logging", func(ctx context.Context) (string, error) {
+		n := d.count("notifications/message")
+		lr := mcp.SetLevelRequest{}
+		lr.Params.Level = mcp.LoggingLevelDebug
+		if err := d.c.SetLevel(ctx, lr); err != nil {
+			return "", err
+		}
+		if _, err := d.call(ctx, "test_tool_with_logging", nil); err != nil {
+			return "", err
+		}
+		for i := 0; i < 50 && d.count("notifications/message") == n; i++ {
+			time.Sleep(20 * time.Millisecond)
+		}
+		if d.count("notifications/message") == n {
+			return "", fmt.Errorf("no notifications/message")
+		}
+		return "", nil
+	})
+}
+
+// statelessFeatures checks what only 2026-07-28 has.
+func (d *driver) statelessFeatures() {
+	for name, want := range map[string]string{"elicitation": "Ada", "sampling": "sampled-by-mcpgo", "list_roots": "mcpgo", "multiple_inputs": "Ada"} {
+		check.Run("mrtr-"+strings.ReplaceAll(name, "_", "-"), func(ctx context.Context) (string, error) {
+			r, err := d.call(ctx, "test_input_required_result_"+name, nil)
 			if err != nil {
 				return "", err
 			}
-			return text(r.Content), check.Want(text(r), "Ada")
-		})
-		check.Run("mcp-param-header", func(ctx context.Context) (string, error) {
-			r, err := call(ctx, "test_x_mcp_header", map[string]any{"region": "Hello, 世界", "level": 3})
-			if err != nil {
-				return "", err
-			}
-			return "", check.Want(text(r), "世界")
+			return "", check.Want(text(r), want)
 		})
 	}
+	check.Run("mrtr-multi-round", func(ctx context.Context) (string, error) {
+		r, err := d.call(ctx, "test_input_required_result_multi_round", nil)
+		if err != nil {
+			return "", err
+		}
+		return text(r.Content), check.Want(text(r), "Ada")
+	})
+	check.Run("mcp-param-header", func(ctx context.Context) (string, error) {
+		r, err := d.call(ctx, "test_x_mcp_header", map[string]any{"region": "Hello, 世界", "level": 3})
+		if err != nil {
+			return "", err
+		}
+		return "", check.Want(text(r), "世界")
+	})
+}
+
+// data checks resources and prompts.
+func (d *driver) data() {
 	check.Run("resources", func(ctx context.Context) (string, error) {
-		l, err := c.ListResources(ctx, mcp.ListResourcesRequest{})
+		l, err := d.c.ListResources(ctx, mcp.ListResourcesRequest{})
 		if err != nil {
 			return "", err
 		}
@@ -244,7 +293,7 @@ func main() {
 		}
 		rr := mcp.ReadResourceRequest{}
 		rr.Params.URI = "test://static-binary"
-		b, err := c.ReadResource(ctx, rr)
+		b, err := d.c.ReadResource(ctx, rr)
 		if err != nil {
 			return "", err
 		}
@@ -252,14 +301,14 @@ func main() {
 			return "", err
 		}
 		rr.Params.URI = "test://template/42/data"
-		tr, err := c.ReadResource(ctx, rr)
+		tr, err := d.c.ReadResource(ctx, rr)
 		if err != nil {
 			return "", err
 		}
 		return "", check.Want(text(tr), "42")
 	})
 	check.Run("prompts", func(ctx context.Context) (string, error) {
-		l, err := c.ListPrompts(ctx, mcp.ListPromptsRequest{})
+		l, err := d.c.ListPrompts(ctx, mcp.ListPromptsRequest{})
 		if err != nil {
 			return "", err
 		}
@@ -269,12 +318,10 @@ func main() {
 		gr := mcp.GetPromptRequest{}
 		gr.Params.Name = check.Prefix + "test_prompt_with_arguments"
 		gr.Params.Arguments = map[string]string{"arg1": "один", "arg2": "two"}
-		g, err := c.GetPrompt(ctx, gr)
+		g, err := d.c.GetPrompt(ctx, gr)
 		if err != nil {
 			return "", err
 		}
 		return "", check.Want(text(g), "один")
 	})
-	check.Run("close", func(ctx context.Context) (string, error) { return "", c.Close() })
-	check.Done()
 }
