@@ -69,9 +69,10 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 }
 
 // work does every step. The first that fails ends it, and so does a program that ends meanwhile.
-func (m *mesh) work(ctx context.Context) error {
-	ctx, m.fail = context.WithCancelCause(ctx)
-	defer m.fail(nil)
+func (m *mesh) work(signalled context.Context) error {
+	ctx, fail := context.WithCancelCause(signalled)
+	m.fail = fail
+	defer fail(nil)
 	steps := m.bringUp()
 	if m.o.once {
 		steps = append(steps, m.checks()...)
@@ -83,7 +84,10 @@ func (m *mesh) work(ctx context.Context) error {
 			err = fmt.Errorf("%w (%w)", cause, err)
 		}
 		cancel()
-		if err != nil {
+		switch {
+		case signalled.Err() != nil:
+			return errors.New("interrupted")
+		case err != nil:
 			return m.failed(s, err)
 		}
 		fmt.Fprintf(m.out, "  %-15s  %s\n", s.name, result)
@@ -99,8 +103,8 @@ func (m *mesh) bringUp() []step {
 		{"configuration", 15 * time.Second, m.apply},
 		{"sidecar", 15 * time.Second, m.startSidecar},
 		{"delivery", 30 * time.Second, m.awaitRunning},
-		{stateless, 30 * time.Second, func(ctx context.Context) (string, error) { return tour(ctx, m.endpoint(), stateless) }},
-		{legacy, 30 * time.Second, func(ctx context.Context) (string, error) { return tour(ctx, m.endpoint(), legacy) }},
+		{stateless + " wire", 30 * time.Second, func(ctx context.Context) (string, error) { return tour(ctx, m.endpoint(), stateless) }},
+		{legacy + " wire", 30 * time.Second, func(ctx context.Context) (string, error) { return tour(ctx, m.endpoint(), legacy) }},
 	}
 }
 
@@ -116,7 +120,7 @@ func (m *mesh) adminToken() string { return filepath.Join(m.planeDir(), "admin.t
 func (m *mesh) program(name string) string { return filepath.Join(m.o.bin, name) }
 
 func (m *mesh) startPlane(ctx context.Context) (string, error) {
-	said, err := m.start(ctx, &m.plane, "http://"+m.at.planeAdmin+"/healthz", "control-plane", m.program("controlplane"),
+	said, err := m.start(ctx, &m.plane, "http://"+m.at.planeAdmin+"/healthz", "control plane", m.program("controlplane"),
 		"--data-dir", m.planeDir(), "--api", m.at.api, "--xds", m.at.xds, "--admin", m.at.planeAdmin)
 	if err != nil {
 		return "", err
@@ -133,7 +137,7 @@ func (m *mesh) startPlane(ctx context.Context) (string, error) {
 }
 
 func (m *mesh) startServer(ctx context.Context) (string, error) {
-	said, err := m.start(ctx, &m.server, "http://"+m.at.server+"/healthz", "example-server", m.program("example-server"),
+	said, err := m.start(ctx, &m.server, "http://"+m.at.server+"/healthz", "example server", m.program("example-server"),
 		"--listen", m.at.server)
 	return said + ", MCP at http://" + m.at.server + "/mcp", err
 }

@@ -31,9 +31,9 @@ type process struct {
 	err   error
 }
 
-// startProcess runs a program whose log goes to dir/name.log. The kernel ends it when this process ends.
+// startProcess runs a program whose log goes to a file in dir. The kernel ends it when this process ends.
 func startProcess(dir, name, program string, args ...string) (*process, error) {
-	p := &process{name: name, logFile: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
+	p := &process{name: name, logFile: filepath.Join(dir, strings.ReplaceAll(name, " ", "-")+".log"), ended: make(chan struct{})}
 	log, err := os.Create(p.logFile)
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (p *process) answers(ctx context.Context, url string) (time.Duration, error
 		case <-p.ended:
 			return 0, fmt.Errorf("the program ended: %s", p.outcome())
 		case <-ctx.Done():
-			return 0, fmt.Errorf("%w; last: %w", context.Cause(ctx), err)
+			return 0, err
 		}
 	}
 }
@@ -87,17 +87,17 @@ func (p *process) stop() error {
 	default:
 	}
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("%s: %w", p.name, err)
+		return fmt.Errorf("stopping the %s: %w", p.name, err)
 	}
 	select {
 	case <-p.ended:
 	case <-time.After(stopGrace):
 		syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // the group; it exists, since its leader was not waited for
 		<-p.ended
-		return fmt.Errorf("%s did not stop within %v and was killed", p.name, stopGrace)
+		return fmt.Errorf("the %s did not stop within %v and was killed", p.name, stopGrace)
 	}
 	if p.err != nil {
-		return fmt.Errorf("%s stopped with %s", p.name, p.outcome())
+		return fmt.Errorf("the %s stopped with %s", p.name, p.outcome())
 	}
 	return nil
 }

@@ -177,6 +177,30 @@ func TestASignalStopsEverything(t *testing.T) {
 	wantEmpty(t, temporary)
 }
 
+func TestASignalDuringTheStartLeavesNothing(t *testing.T) {
+	cmd, temporary := quickstart(t, programs(t))
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	rest := bufio.NewReader(stdout)
+	first, err := rest.ReadString('\n') // printed before the first program is started
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Process.Signal(syscall.SIGTERM)
+	end, _ := io.ReadAll(rest)
+	if err := cmd.Wait(); err == nil || !strings.Contains(complaints.String(), "interrupted") {
+		t.Errorf("ended with %v and %q after\n%s%s", err, complaints.String(), first, end)
+	}
+	wantEmpty(t, temporary)
+}
+
 func TestTheOthersGoOnWithoutTheControlPlane(t *testing.T) {
 	cmd, _ := quickstart(t, programs(t))
 	transcript, rest := begin(t, cmd)
@@ -184,7 +208,7 @@ func TestTheOthersGoOnWithoutTheControlPlane(t *testing.T) {
 	if err := syscall.Kill(plane, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for said := ""; !strings.Contains(said, "control-plane ended: signal: killed"); {
+	for said := ""; !strings.Contains(said, "control plane ended: signal: killed"); {
 		line, err := rest.ReadString('\n')
 		if err != nil {
 			t.Fatalf("it ended with its control plane, saying %q", said+line)
