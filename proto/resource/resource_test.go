@@ -2,6 +2,7 @@ package resource
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -368,4 +369,49 @@ func FuzzLoad(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestTheSelectorIndexFindsWhatComparingEachWithEachFinds holds the index to its meaning over random selectors.
+func TestTheSelectorIndexFindsWhatComparingEachWithEachFinds(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		var objs []Object
+		var bindings []*outriggerv1.Binding
+		want := 0
+		for i := range 1 + random.IntN(6) {
+			labels := map[string]string{}
+			for _, key := range []string{"app", "env", "zone"} {
+				if random.IntN(2) == 0 {
+					labels[key] = string(rune('a' + random.IntN(2)))
+				}
+			}
+			b := &outriggerv1.Binding{Name: fmt.Sprintf("b%d", i), Selector: &outriggerv1.Selector{MatchLabels: labels}}
+			if firstSharing(b, bindings) != nil {
+				want++
+			}
+			bindings = append(bindings, b)
+			objs = append(objs, b)
+		}
+		if got := ValidateSet(objs); len(got) != want {
+			t.Fatalf("%d collisions found, comparing each with each finds %d, in %v\n%v", len(got), want, bindings, got)
+		}
+	}
+}
+
+// BenchmarkValidateSet checks a fleet in which every server has a binding at the same path.
+func BenchmarkValidateSet(b *testing.B) {
+	var objs []Object
+	for i := range 10_000 {
+		name := fmt.Sprintf("s%d", i)
+		objs = append(objs, &outriggerv1.Upstream{Name: name}, &outriggerv1.Binding{
+			Name: name, Upstreams: []*outriggerv1.UpstreamReference{{Name: name}},
+			Selector: &outriggerv1.Selector{MatchLabels: map[string]string{"app": name}},
+		})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if errs := ValidateSet(objs); errs != nil {
+			b.Fatal(errs)
+		}
+	}
 }

@@ -23,7 +23,7 @@ func ValidateSet(objs []Object) Errors {
 			upstreams[o.GetName()] = true
 		}
 	}
-	byPath := make(map[string][]*outriggerv1.Binding)
+	byPath := make(map[string]*selectorIndex)
 	for _, o := range objs {
 		b, ok := o.(*outriggerv1.Binding)
 		if !ok {
@@ -31,10 +31,13 @@ func ValidateSet(objs []Object) Errors {
 		}
 		errs = append(errs, checkReferences(b, upstreams)...)
 		at := BindingPath(b)
-		if other := sharing(b, byPath[at]); other != nil {
+		if byPath[at] == nil {
+			byPath[at] = &selectorIndex{byLabel: make(map[string]map[string][]*outriggerv1.Binding)}
+		}
+		if other := byPath[at].sharing(b); other != nil {
 			errs.addf(Ref(b)+": spec.path", "%q is also the path of %s, and a sidecar may match both selectors", at, Ref(other))
 		}
-		byPath[at] = append(byPath[at], b)
+		byPath[at].add(b)
 	}
 	return errs
 }
@@ -56,8 +59,50 @@ func nearest(name string, known map[string]bool) string {
 	return suggest(name, sortedKeys(known))
 }
 
+// selectorIndex holds the bindings of one path by a label that their selectors name. Almost all bindings of a fleet
+// share their path and differ in one label, so that comparing each with each would be most of the work of a write.
+type selectorIndex struct {
+	unlabelled []*outriggerv1.Binding                       // selectors that match every sidecar
+	byLabel    map[string]map[string][]*outriggerv1.Binding // by a selector's first key, and its value
+}
+
+func (x *selectorIndex) add(b *outriggerv1.Binding) {
+	labels := b.GetSelector().GetMatchLabels()
+	if len(labels) == 0 {
+		x.unlabelled = append(x.unlabelled, b)
+		return
+	}
+	key := sortedKeys(labels)[0]
+	if x.byLabel[key] == nil {
+		x.byLabel[key] = make(map[string][]*outriggerv1.Binding)
+	}
+	x.byLabel[key][labels[key]] = append(x.byLabel[key][labels[key]], b)
+}
+
 // sharing finds a binding whose selector some sidecar could match together with b's.
-func sharing(b *outriggerv1.Binding, others []*outriggerv1.Binding) *outriggerv1.Binding {
+func (x *selectorIndex) sharing(b *outriggerv1.Binding) *outriggerv1.Binding {
+	if other := firstSharing(b, x.unlabelled); other != nil {
+		return other
+	}
+	labels := b.GetSelector().GetMatchLabels()
+	for _, key := range sortedKeys(x.byLabel) {
+		values := x.byLabel[key]
+		if value, named := labels[key]; named {
+			if other := firstSharing(b, values[value]); other != nil {
+				return other
+			}
+			continue // any other value contradicts
+		}
+		for _, value := range sortedKeys(values) {
+			if other := firstSharing(b, values[value]); other != nil {
+				return other
+			}
+		}
+	}
+	return nil
+}
+
+func firstSharing(b *outriggerv1.Binding, others []*outriggerv1.Binding) *outriggerv1.Binding {
 	for _, other := range others {
 		if other.Name != b.Name && !contradict(b.Selector, other.Selector) {
 			return other
