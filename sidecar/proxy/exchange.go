@@ -25,8 +25,7 @@ type exchange struct {
 
 	ep     *endpoint // set by step 1
 	body   []byte    // the request's body; held until release
-	pooled *[]byte   // where body came from
-	whole  bool      // the body was read to its end
+	pooled *[]byte   // where body came from; nil until its reading began
 	batch  bool
 	msg    mcp.Message
 	era    mcp.Era
@@ -111,7 +110,6 @@ func (x *exchange) readBody() error {
 		case int64(len(buf)) > limit:
 			return tooLarge(limit)
 		case err == io.EOF:
-			x.whole = true
 			if !arrived {
 				x.deadline(0)
 			}

@@ -38,7 +38,7 @@ func (x *exchange) refuse(err error) {
 	if x.status != 0 {
 		return // the stream's writer has said it
 	}
-	if !x.whole {
+	if x.pooled == nil {
 		x.deadline(unreadTimeout)
 	}
 	h := x.w.Header()

@@ -204,26 +204,36 @@ func (p *Proxy) newEndpoint(b *outriggerv1.Binding, running *endpoint, next *tab
 	ep := &endpoint{
 		name: b.GetName(), path: full.GetPath(), spec: b, hash: hash, server: s,
 		metrics: p.Metrics.Binding(b.GetName()),
-		hosts:   set(full.GetHosts()), origins: set(full.GetOrigins()),
+		hosts:   make(map[string]bool), origins: make(map[string]bool),
 		maxBody:     int64(full.GetLimits().GetMaxBodyBytes()),
 		limits:      mcp.Limits{MaxDepth: int(full.GetLimits().GetMaxDepth())},
 		readTimeout: full.GetLimits().GetReadTimeout().AsDuration(),
 		keepAlive:   full.GetKeepAlive().AsDuration(),
 		accessLog:   full.GetAccessLog(),
 	}
+	for _, h := range full.GetHosts() {
+		ep.hosts[hostname(h)] = true
+	}
+	for _, o := range full.GetOrigins() {
+		ep.origins[o] = true
+	}
 	ep.use.over = make(chan struct{})
 	ep.ended, ep.drain = context.WithCancel(context.Background())
-	settings := session.Settings{
-		IdleTimeout: full.GetSession().GetIdleTimeout().AsDuration(),
-		Max:         int(full.GetSession().GetMaxSessions()),
-		ReplayBytes: int(full.GetSession().GetReplayBytes()),
-	}
-	if running != nil && running.server == s && running.path == ep.path && running.sessions.Settings() == settings {
-		ep.sessions = running.sessions // what changed is no concern of theirs
-	} else {
-		ep.sessions = session.NewStore(settings, p.Log.With("binding", ep.name))
-	}
+	ep.sessions = p.sessionsFor(ep, running, full.GetSession())
 	return ep, nil
+}
+
+// sessionsFor is the running endpoint's sessions where what changed is no concern of theirs, else a place for new ones.
+func (p *Proxy) sessionsFor(ep, running *endpoint, spec *outriggerv1.SessionSettings) *session.Store {
+	settings := session.Settings{
+		IdleTimeout: spec.GetIdleTimeout().AsDuration(),
+		Max:         int(spec.GetMaxSessions()),
+		ReplayBytes: int(spec.GetReplayBytes()),
+	}
+	if running != nil && running.server == ep.server && running.path == ep.path && running.sessions.Settings() == settings {
+		return running.sessions
+	}
+	return session.NewStore(settings, p.Log.With("binding", ep.name))
 }
 
 // leaving is what a new configuration no longer has of one server.
@@ -303,12 +313,4 @@ const closeTimeout = 15 * time.Second
 func contentHash(m proto.Message) ([sha256.Size]byte, error) {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	return sha256.Sum256(b), err
-}
-
-func set(values []string) map[string]bool {
-	m := make(map[string]bool, len(values))
-	for _, v := range values {
-		m[v] = true
-	}
-	return m
 }
