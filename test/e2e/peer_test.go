@@ -30,14 +30,17 @@ type input struct {
 type peer struct {
 	name    string
 	held    chan string   // the text of each call of hold and stream that begins
-	release chan struct{} // closed to let them end
+	release chan struct{} // closed by let, so that they end
+	let     func()
 
 	mu    sync.Mutex // guards below
 	calls map[string]int
 }
 
 func newPeer(name string) *peer {
-	return &peer{name: name, held: make(chan string, 256), release: make(chan struct{}), calls: map[string]int{}}
+	p := &peer{name: name, held: make(chan string, 256), release: make(chan struct{}), calls: map[string]int{}}
+	p.let = sync.OnceFunc(func() { close(p.release) })
+	return p
 }
 
 // begun notes that a call reached a tool.
@@ -103,20 +106,25 @@ func (p *peer) hold(ctx context.Context, text string) error {
 	}
 }
 
-// handler serves both eras.
-func (p *peer) handler() http.Handler {
+// handler serves both eras. The server of the first has sessions.
+func (p *peer) handler() (http.Handler, *sdk.Server) {
 	legacy, stateless := p.server(), p.server()
 	mux := http.NewServeMux()
 	mux.Handle(legacyPath, sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return legacy }, nil))
 	mux.Handle(statelessPath, sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return stateless },
 		&sdk.StreamableHTTPOptions{Stateless: true}))
-	return mux
+	return mux, legacy
 }
 
 // serve runs the peer within the test and returns its URL.
 func (p *peer) serve(t testing.TB) string {
-	s := httptest.NewServer(p.handler())
+	handler, legacy := p.handler()
+	s := httptest.NewServer(handler)
 	t.Cleanup(func() {
+		p.let()
+		for session := range legacy.Sessions() {
+			session.Close()
+		}
 		s.CloseClientConnections()
 		s.Close()
 	})
@@ -131,7 +139,8 @@ func servePeer(address string) {
 		os.Exit(1)
 	}
 	fmt.Println("listening on", l.Addr())
-	fmt.Println(http.Serve(l, newPeer("process").handler()))
+	handler, _ := newPeer("process").handler()
+	fmt.Println(http.Serve(l, handler))
 }
 
 // startPeer runs the peer as a process of its own, on an address with port 0 at first.

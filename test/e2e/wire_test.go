@@ -91,7 +91,7 @@ func status(res *http.Response, want int) error {
 // meta is what a stateless request says of itself.
 const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"e2e","version":"1"},"io.modelcontextprotocol/clientCapabilities":{},"progressToken":"p"}`
 
-// call calls a tool. event, if not nil, gets each message that comes before the response.
+// call calls a tool. event, if not nil, gets each message but the response.
 func (w *wire) call(ctx context.Context, id, tool, text string, event func(string)) (*reply, error) {
 	res, err := w.post(ctx, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":{"text":%q},%s}}`, id, tool, text, meta), "tools/call", tool)
 	if err != nil {
@@ -129,10 +129,10 @@ func (w *wire) read(res *http.Response, id string, event func(string)) (*reply, 
 	var last []byte
 	if strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
 		err := events(res.Body, func(data string) {
-			if last != nil && event != nil {
-				event(string(last))
+			var m struct{ Method string }
+			if last = []byte(data); event != nil && json.Unmarshal(last, &m) == nil && m.Method != "" {
+				event(data)
 			}
-			last = []byte(data)
 		})
 		if err != nil {
 			return r, err
@@ -180,6 +180,9 @@ type load struct {
 	failed []error
 }
 
+// errDone ends a client of a load.
+var errDone = errors.New("done")
+
 // underLoad starts clients. call is client's n-th.
 func underLoad(t testing.TB, clients int, call func(ctx context.Context, client, n int) error) *load {
 	l := &load{t: t, stopped: make(chan struct{})}
@@ -194,9 +197,12 @@ func underLoad(t testing.TB, clients int, call func(ctx context.Context, client,
 				ctx, cancel := context.WithTimeout(context.Background(), patience)
 				err := call(ctx, client, n)
 				cancel()
-				if err == nil {
+				switch {
+				case err == nil:
 					l.done.Add(1)
 					continue
+				case errors.Is(err, errDone):
+					return
 				}
 				l.mu.Lock()
 				l.failed = append(l.failed, fmt.Errorf("client %d, call %d: %w", client, n, err))
