@@ -1,0 +1,55 @@
+package http1
+
+import (
+	"sync"
+	"time"
+)
+
+// deadline bounds one direction of a connection. The socket is told only when something is about to wait, and only if
+// what it was told last will not do: that may be later than asked by a quarter of the time, never earlier.
+type deadline struct {
+	set func(time.Time) error // the socket's; set once
+	def time.Duration         // for each read or write when the handler asks for nothing
+
+	mu   sync.Mutex // guards below
+	want time.Time  // what was asked for; zero takes the default
+	at   time.Time  // what the socket was told; zero for nothing
+	busy bool       // a read or write may be waiting
+}
+
+// ask sets the bound, also of a read or write that waits at present.
+func (d *deadline) ask(t time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.want = t
+	if d.busy {
+		d.tellLocked()
+	}
+}
+
+// begin comes before each read or write, end after it.
+func (d *deadline) begin() {
+	d.mu.Lock()
+	d.busy = true
+	d.tellLocked()
+	d.mu.Unlock()
+}
+
+func (d *deadline) end() {
+	d.mu.Lock()
+	d.busy = false
+	d.mu.Unlock()
+}
+
+func (d *deadline) tellLocked() {
+	now := time.Now()
+	t := d.want
+	if t.IsZero() {
+		t = now.Add(d.def)
+	}
+	latest := t.Add(max(0, t.Sub(now)/4))
+	if d.at.Before(t) || d.at.After(latest) {
+		d.at = latest
+		_ = d.set(latest) // fails when closed, which the read or write then says
+	}
+}
