@@ -17,9 +17,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
-	"github.com/outrigger-mesh/outrigger/proto/resource"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -72,6 +72,7 @@ type rig struct {
 	server *http.Server
 	client *http.Client
 	config *config.Config
+	once   sync.Once
 }
 
 // newRig serves upstream up through a binding, as changed. Up may be a spec or an upstream.Server.
@@ -130,12 +131,19 @@ func (r *rig) serve() {
 	r.client = &http.Client{Transport: &http.Transport{}}
 }
 
+// stop ends everything, once.
 func (r *rig) stop() {
+	r.once.Do(func() {
+		r.Drain()
+		r.client.CloseIdleConnections()
+		r.server.Close()
+		r.close()
+	})
+}
+
+func (r *rig) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	r.Drain()
-	r.client.CloseIdleConnections()
-	r.server.Close()
 	r.Close(ctx)
 }
 
@@ -144,12 +152,11 @@ func (r *rig) apply(change func(*config.Config)) []config.Refusal {
 	r.t.Helper()
 	next := &config.Config{Generation: r.config.Generation + "+"}
 	for _, u := range r.config.Upstreams {
-		next.Upstreams = append(next.Upstreams, resource.WithDefaults(u))
+		next.Upstreams = append(next.Upstreams, proto.CloneOf(u))
 	}
 	for _, b := range r.config.Bindings {
-		next.Bindings = append(next.Bindings, resource.WithDefaults(b))
+		next.Bindings = append(next.Bindings, proto.CloneOf(b))
 	}
-	next.Upstreams[0] = r.config.Upstreams[0]
 	change(next)
 	r.config = next
 	return r.Apply(next)
