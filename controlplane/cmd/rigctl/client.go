@@ -46,14 +46,18 @@ func (o *options) client() (outriggerv1connect.ResourceServiceClient, error) {
 
 // token reads the API token: of the file, or else of the environment, or else none.
 func (o *options) token() (string, error) {
-	if o.tokenFile == "" {
-		return os.Getenv("RIGCTL_TOKEN"), nil
+	token, from := os.Getenv("RIGCTL_TOKEN"), "$RIGCTL_TOKEN"
+	if o.tokenFile != "" {
+		data, err := os.ReadFile(o.tokenFile)
+		if err != nil {
+			return "", fmt.Errorf("--token-file: %w", err)
+		}
+		token, from = strings.TrimSpace(string(data)), "--token-file "+o.tokenFile
 	}
-	data, err := os.ReadFile(o.tokenFile)
-	if err != nil {
-		return "", fmt.Errorf("--token-file: %w", err)
+	if strings.ContainsFunc(token, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return "", fmt.Errorf("%s holds no token, expected one line of printable ASCII", from)
 	}
-	return strings.TrimSpace(string(data)), nil
+	return token, nil
 }
 
 func trust(file string) (*tls.Config, error) {

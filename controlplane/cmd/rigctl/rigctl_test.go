@@ -303,6 +303,7 @@ func TestExitStatuses(t *testing.T) {
 	r.write("empty.yaml", "")
 	r.write("broken.yaml", "kind: [")
 	r.write("wrong", "not the token")
+	r.write("none", "kind: Upstream\nname: demo\n")
 	for name, row := range map[string]struct {
 		args   []string
 		status int
@@ -320,6 +321,7 @@ func TestExitStatuses(t *testing.T) {
 		"unknown format":    {[]string{"get", "-o", "xml"}, 2, "table, wide, yaml, json"},
 		"delete nothing":    {[]string{"delete"}, 2, "kind and a name"},
 		"delete both ways":  {[]string{"delete", "binding", "x", "-f", "good.yaml"}, 2, "kind and a name"},
+		"no token in it":    {[]string{"get", "--token-file", "none"}, 2, "holds no token"},
 		"no token file":     {[]string{"get", "--token-file", "missing"}, 2, "missing"},
 		"no URL":            {[]string{"get", "--server", "example"}, 2, "URL"},
 		"bad label":         {[]string{"token", "create", "--label", "app"}, 2, "KEY=VALUE"},
