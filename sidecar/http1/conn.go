@@ -169,7 +169,9 @@ func (c *conn) readHead() (head []byte, length int64, err error) {
 			late = true
 			c.rd.ask(time.Now().Add(c.s.HeadTimeout))
 		}
-		if err := c.fill(); err != nil {
+		if err := c.fill(); err == io.EOF {
+			return nil, 0, errNotOurs // half a head
+		} else if err != nil {
 			return nil, 0, err
 		}
 	}
