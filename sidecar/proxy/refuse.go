@@ -74,6 +74,8 @@ func (x *exchange) show(err error) (status int, e *mcp.Error, retry int) {
 	)
 	x.outcome = telemetry.Refused
 	switch {
+	case errors.As(err, &up): // first: its cause may be a scan of what the server sent
+		return x.showUpstream(up, id)
 	case errors.As(err, &fromScan):
 		x.reason = scanReason(fromScan.Code)
 		shown := *fromScan
@@ -88,8 +90,6 @@ func (x *exchange) show(err error) (status int, e *mcp.Error, retry int) {
 			status = http.StatusOK
 		}
 		return status, &mcp.Error{Code: own.code, Message: own.message, Data: own.data, ID: id}, own.retry
-	case errors.As(err, &up):
-		return x.showUpstream(up, id)
 	case errors.Is(err, context.Canceled), errors.Is(err, errClientGone):
 		x.outcome, x.reason = telemetry.Cancelled, "cancelled"
 		return http.StatusOK, ownError("cancelled", "the call was cancelled", id), 0
