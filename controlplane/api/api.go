@@ -94,7 +94,7 @@ func New(s *store.Store, f Fleet, t Tokens, o Options) (*API, error) {
 // Handler serves the API's paths.
 func (a *API) Handler() http.Handler {
 	mux := http.NewServeMux()
-	path, service := outriggerv1connect.NewResourceServiceHandler(a, connect.WithReadMaxBytes(maxRequestBytes))
+	path, service := outriggerv1connect.NewResourceServiceHandler(a, connect.WithReadMaxBytes(maxRequestBytes), jsonCodecs())
 	mux.Handle(path, a.authenticate(service))
 	mux.HandleFunc("GET /healthz", a.health)
 	return a.guard(mux)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -99,4 +100,16 @@ func FuzzPageToken(f *testing.F) {
 			t.Errorf("%q reads as %+v, and that again as %+v, %v", token, p, again, ok)
 		}
 	})
+}
+
+func TestAMisspeltFieldOfARequestIsRefused(t *testing.T) {
+	for _, c := range []strictJSON{{"json"}, {"json; charset=utf-8"}} {
+		var req outriggerv1.ApplyRequest
+		if err := c.Unmarshal([]byte(`{"dryRun":true}`), &req); err != nil || !req.DryRun {
+			t.Errorf("%s: %v (%v), want a dry run", c.name, &req, err)
+		}
+		if err := c.Unmarshal([]byte(`{"dryrun":true}`), &req); err == nil || !strings.Contains(err.Error(), "dryrun") {
+			t.Errorf("%s: %v, want that dryrun is unknown", c.name, err)
+		}
+	}
 }
