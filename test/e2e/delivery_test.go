@@ -72,7 +72,7 @@ func aDeletedBinding(t *testing.T, p *plane, s *sidecar) {
 			return err
 		}
 		res.Body.Close()
-		return status(res, http.StatusNotFound)
+		return wantStatus(res, http.StatusNotFound)
 	})
 	_, err := p.client().Get(t.Context(), &outriggerv1.GetRequest{Kind: "Upstream", Name: "legacy"})
 	if connect.CodeOf(err) != connect.CodeNotFound {

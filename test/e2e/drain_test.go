@@ -68,7 +68,7 @@ func standingStreams(t *testing.T, url string) map[string]<-chan string {
 	}
 	ends := map[string]<-chan string{}
 	for name, res := range map[string]*http.Response{"GET": get, "listen": listen} {
-		if err := status(res, http.StatusOK); err != nil {
+		if err := wantStatus(res, http.StatusOK); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		end := make(chan string, 1)

@@ -78,10 +78,10 @@ func (w *wire) initialize(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(res.Body.Close(), status(res, http.StatusAccepted))
+	return errors.Join(res.Body.Close(), wantStatus(res, http.StatusAccepted))
 }
 
-func status(res *http.Response, want int) error {
+func wantStatus(res *http.Response, want int) error {
 	if res.StatusCode != want {
 		return fmt.Errorf("status %d, want %d", res.StatusCode, want)
 	}
