@@ -98,6 +98,34 @@ func (e *EventReader) Next() (Event, error) {
 	return Event{}, e.err
 }
 
+// Ready reports whether Next is known to return an event with data without waiting. Only plain events are recognized:
+// lines end with LF, and the type is absent or message. more reports whether r can be read without waiting.
+func (e *EventReader) Ready(more func() bool) bool {
+	for {
+		rest := e.buf[e.line:]
+		switch {
+		case isPlainEvent(rest):
+			return true
+		case e.err != nil, bytes.Contains(rest, []byte("\n\n")), !more():
+			return false // the end, or something that is not plainly a message, or nothing yet
+		}
+		e.start, e.lf = e.line, -1 // fill moves the buffer, and nothing of the last event is needed any more
+		if e.fill() != nil {
+			return false
+		}
+	}
+}
+
+// isPlainEvent reports whether b begins with a whole event that holds one line of data, which is a JSON object.
+func isPlainEvent(b []byte) bool {
+	b = bytes.TrimPrefix(b, []byte("event: message\n"))
+	if bytes.HasPrefix(b, []byte("id: ")) {
+		_, b, _ = bytes.Cut(b, []byte("\n"))
+	}
+	end := bytes.IndexByte(b, '\n')
+	return bytes.HasPrefix(b, []byte("data: {")) && end > 0 && end+1 < len(b) && b[end+1] == '\n'
+}
+
 // nextLine takes a line off the buffer, buf[begin:end] without its end; not ok when the buffer has no whole line.
 func (e *EventReader) nextLine() (begin, end int, ok bool) {
 	e.finishCRLF()

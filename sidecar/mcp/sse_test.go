@@ -19,9 +19,13 @@ func readAll(r *EventReader) (events []Event, err error) {
 		if err != nil {
 			return events, err
 		}
-		events = append(events, Event{
-			ID: bytes.Clone(e.ID), HasID: e.HasID, Type: bytes.Clone(e.Type), Data: bytes.Clone(e.Data), Retry: e.Retry,
-		})
+		events = append(events, copyEvent(e))
+	}
+}
+
+func copyEvent(e Event) Event {
+	return Event{
+		ID: bytes.Clone(e.ID), HasID: e.HasID, Type: bytes.Clone(e.Type), Data: bytes.Clone(e.Data), Retry: e.Retry,
 	}
 }
 
@@ -216,7 +220,7 @@ func referenceEvents(stream string) (events []Event) {
 // FuzzEventReader compares with the reference, in chunks of any size, and reads back what AppendEvent writes.
 func FuzzEventReader(f *testing.F) {
 	for _, seed := range []string{
-		"id: 1\nevent: message\ndata: {}\n\n", "data: a\r\rdata: b\r\n\r\n", "\ufeffdata\n\n: c\nretry: 10\n\n", "data: a\nid: 2\ndata: b\n\nx",
+		"id: 1\nevent: message\ndata: {}\n\n", "event: message\nid: 1\ndata: {}\n\ndata: {\"a\":1}\n\nid: 2\ndata:\n\ndata: {}\n\n", "data: a\r\rdata: b\r\n\r\n", "\ufeffdata\n\n: c\nretry: 10\n\n", "data: a\nid: 2\ndata: b\n\nx",
 	} {
 		f.Add([]byte(seed), uint8(3), uint8(12))
 	}
@@ -232,6 +236,9 @@ func FuzzEventReader(f *testing.F) {
 				t.Errorf("%q, limit %d: whole %v, %v; in chunks of %d %v, %v", stream, max, show(whole), wholeErr, int(size)+1, show(parts), partsErr)
 			}
 		}
+		if asked, err := readAsking(t, stream, int(size)+1); err != io.EOF || !reflect.DeepEqual(show(asked), show(got)) {
+			t.Errorf("%q, asked before each: got %v, %v; want %v", stream, show(asked), err, show(got))
+		}
 		var wire []byte
 		for _, e := range got {
 			wire = AppendEvent(wire, e)
@@ -246,6 +253,25 @@ func FuzzEventReader(f *testing.F) {
 			t.Errorf("%q written as %q: got %v, %v; want %v", stream, wire, show(again), err, show(got))
 		}
 	})
+}
+
+// readAsking reads all events and asks before each, with a byte more or less to be had each time. What is said to be
+// ready must be had without a read.
+func readAsking(t *testing.T, stream []byte, size int) (all []Event, err error) {
+	source, reads, asked := chunked(stream, size), 0, 0
+	e := NewEventReader(readerFunc(func(p []byte) (int, error) { reads++; return source.Read(p) }), 1<<20)
+	for {
+		ready := e.Ready(func() bool { asked++; return asked%3 != 0 })
+		before := reads
+		event, err := e.Next()
+		if err != nil {
+			return all, err
+		}
+		if ready && (reads != before || len(event.Data) == 0) {
+			t.Errorf("%q: event %q was said to be ready; Next made %d reads for it", stream, event.Data, reads-before)
+		}
+		all = append(all, copyEvent(event))
+	}
 }
 
 // chunked reads at most size bytes at once.

@@ -73,6 +73,7 @@ func (x *exchange) tellMember(s *session.Session) {
 func (x *exchange) answerBatch(s *session.Session, requests []*exchange) {
 	out := x.openEvents()
 	defer out.close()
+	_ = out.flush() // the head: the first answer may take its time
 	var wait sync.WaitGroup
 	places := make(chan struct{}, batchWorkers)
 	for _, m := range requests {
@@ -82,7 +83,7 @@ func (x *exchange) answerBatch(s *session.Session, requests []*exchange) {
 			m.status = http.StatusOK
 			if err := m.callMember(s, out); err != nil {
 				_, e, _ := m.show(err)
-				_ = out.send(mcp.Event{Data: mcp.AppendError(nil, e.ID, e)}) // the others' answers are still wanted
+				_ = out.sendNow(mcp.Event{Data: mcp.AppendError(nil, e.ID, e)}) // the others' answers are still wanted
 			}
 			x.p.record(m)
 		})
@@ -108,7 +109,7 @@ func (x *exchange) callMember(s *session.Session, out *eventWriter) error {
 			return err
 		}
 		x.outcome = outcomeOf(body)
-		return out.send(mcp.Event{Data: body})
+		return out.sendNow(mcp.Event{Data: body})
 	}
 	for {
 		ev, err := a.Events.Next()
@@ -119,7 +120,7 @@ func (x *exchange) callMember(s *session.Session, out *eventWriter) error {
 			return err
 		}
 		x.outcome = outcomeOf(ev.Data)
-		if err := out.send(mcp.Event{Data: ev.Data}); err != nil {
+		if err := out.sendNow(mcp.Event{Data: ev.Data}); err != nil {
 			return err
 		}
 	}

@@ -115,6 +115,9 @@ func newEvents(ctx context.Context) *events {
 	return &events{feed: make(chan string, 16), fail: make(chan error, 1), ctx: ctx, gone: make(chan struct{})}
 }
 
+// Ready is never known: every message is flushed.
+func (e *events) Ready() bool { return false }
+
 func (e *events) Next() (mcp.Event, error) {
 	lost := &upstream.Error{Kind: upstream.Lost, Upstream: "up", Detail: "the call was cancelled"}
 	select {

@@ -17,61 +17,88 @@ import (
 // keepAlive is the comment sent on a quiet stream.
 var keepAlive = []byte(": keep-alive\n\n")
 
-// eventWriter is an open SSE answer. Every event is flushed; after a quiet time it sends a comment. Its methods may be
-// called by several goroutines.
+// eventWriter is an open SSE answer. What is written goes out at the next flush, which comes before every wait; after a
+// quiet time a comment is sent. Its methods may be called by several goroutines.
 type eventWriter struct {
 	x       *exchange
 	control *http.ResponseController
 
 	mu     sync.Mutex // guards below, and writing
 	buf    []byte
-	quiet  *time.Timer
-	failed error // the first failure; nothing is written after it
+	quiet  *time.Timer // nil until the first flush: most answers end before
+	failed error       // the first failure; nothing is written after it
 }
 
-// openEvents writes the head of an SSE answer. close must follow.
+// openEvents begins an SSE answer. close must follow.
 func (x *exchange) openEvents() *eventWriter {
 	h := x.w.Header()
 	h["Content-Type"] = sseType
 	h["Cache-Control"] = noStore
 	h["X-Accel-Buffering"] = unbuffer
 	x.writeHeader(http.StatusOK)
-	s := &eventWriter{x: x, control: http.NewResponseController(x.w)}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.writeLocked(nil) // the head
-	s.quiet = time.AfterFunc(x.ep.keepAlive, s.comment)
 	x.ep.metrics.Streams[telemetry.EraIndex(x.era)].Inc()
-	return s
+	return &eventWriter{x: x, control: http.NewResponseController(x.w)}
 }
 
-// send writes one event and flushes it.
+// send writes one event.
 func (s *eventWriter) send(e mcp.Event) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.buf = mcp.AppendEvent(s.buf[:0], e)
 	s.writeLocked(s.buf)
-	s.quiet.Reset(s.x.ep.keepAlive)
 	if cap(s.buf) > keptBody {
 		s.buf = nil
 	}
 	return s.failed
 }
 
+// flush sends what was written. It is called before anything is waited for.
+func (s *eventWriter) flush() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.flushLocked()
+	if s.quiet == nil {
+		s.quiet = time.AfterFunc(s.x.ep.keepAlive, s.comment)
+	} else {
+		s.quiet.Reset(s.x.ep.keepAlive)
+	}
+	return s.failed
+}
+
+// sendNow is send and flush.
+func (s *eventWriter) sendNow(e mcp.Event) error {
+	if err := s.send(e); err != nil {
+		return err
+	}
+	return s.flush()
+}
+
+// next takes a server's next event. If that may take time, what was written is flushed first.
+func (s *eventWriter) next(events upstream.EventStream) (mcp.Event, error) {
+	if !events.Ready() {
+		_ = s.flush() // a client that is gone shows when the event is sent, or ends the call by its context
+	}
+	return events.Next()
+}
+
 func (s *eventWriter) comment() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.writeLocked(keepAlive)
+	s.flushLocked()
 	if s.failed == nil {
 		s.quiet.Reset(s.x.ep.keepAlive)
 	}
 }
 
 func (s *eventWriter) writeLocked(b []byte) {
-	if s.failed != nil {
-		return
+	if s.failed == nil {
+		s.failed = s.x.write(b)
 	}
-	if s.failed = s.x.write(b); s.failed == nil {
+}
+
+func (s *eventWriter) flushLocked() {
+	if s.failed == nil {
 		s.failed = s.control.Flush()
 	}
 }
@@ -80,7 +107,9 @@ func (s *eventWriter) writeLocked(b []byte) {
 func (s *eventWriter) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.quiet.Stop()
+	if s.quiet != nil {
+		s.quiet.Stop()
+	}
 	if s.failed == nil {
 		s.failed = errClientGone // a comment that was about to be written is not
 	}
@@ -106,7 +135,7 @@ func (x *exchange) relay(events upstream.EventStream) error {
 	}
 	answered := false
 	for {
-		ev, err := events.Next()
+		ev, err := out.next(events)
 		switch {
 		case err != nil && listen && !answered && x.ep.ended.Err() != nil:
 			return out.send(mcp.Event{Data: x.listenEnd()})
@@ -136,12 +165,10 @@ func (x *exchange) listenEnd() []byte {
 // one leaves, the copying goes on. So the stream ends with its events, never with its client.
 func (x *exchange) pump(st *session.Stream, version string, events upstream.EventStream) error {
 	defer st.End()
-	stop := context.AfterFunc(x.ep.ended, func() {
-		if x.label == http.MethodGet {
-			events.Close()
-		}
-	})
-	defer stop()
+	if x.label == http.MethodGet {
+		stop := context.AfterFunc(x.ep.ended, func() { events.Close() })
+		defer stop()
+	}
 	reader := st.Attach()
 	detach := func() {
 		if reader != nil {
@@ -156,7 +183,7 @@ func (x *exchange) pump(st *session.Stream, version string, events upstream.Even
 		detach()
 	}
 	for {
-		ev, err := events.Next()
+		ev, err := out.next(events)
 		if err != nil && (err == io.EOF || x.label == http.MethodGet) {
 			return nil
 		}
@@ -201,6 +228,7 @@ func (x *exchange) follow(r *session.Reader) error {
 	defer cancel()
 	stop := context.AfterFunc(x.ep.ended, cancel)
 	defer stop()
+	_ = out.flush() // the head; a client that is gone ends ctx
 	for {
 		number, data, err := r.Next(ctx)
 		if err != nil {
@@ -209,7 +237,7 @@ func (x *exchange) follow(r *session.Reader) error {
 			}
 			return nil
 		}
-		if err := out.send(mcp.Event{ID: r.Stream().EventID(number), HasID: true, Data: data}); err != nil {
+		if err := out.sendNow(mcp.Event{ID: r.Stream().EventID(number), HasID: true, Data: data}); err != nil {
 			return errClientGone
 		}
 	}

@@ -253,12 +253,12 @@ type Session struct {
 	used   atomic.Int64 // last use, Unix nanoseconds
 	active atomic.Int32 // calls in flight and attached streams
 
-	mu       sync.Mutex                     // guards below and every Stream of the session
-	calls    map[string]*context.CancelFunc // in flight, by the request id's token
-	streams  []*Stream                      // oldest first
-	numbered uint64                         // streams made so far
-	kept     int                            // bytes kept by streams
-	general  *Stream                        // what GET reads; nil before the first
+	mu       sync.Mutex       // guards below and every Stream of the session
+	calls    map[string]*call // in flight, by the request id's token
+	streams  []*Stream        // oldest first
+	numbered uint64           // streams made so far
+	kept     int              // bytes kept by streams
+	general  *Stream          // what GET reads; nil before the first
 }
 
 func newSession(s *Store, up upstream.Session, version string) *Session {
@@ -272,27 +272,39 @@ func newSession(s *Store, up upstream.Session, version string) *Session {
 // not cancelled (MCP 2025-11-25, basic/transports, "Disconnection SHOULD NOT be interpreted as ... cancelling").
 func (c *Session) Context() context.Context { return c.ctx }
 
+// call is a request in flight.
+type call struct {
+	cancel context.CancelFunc
+	grace  *time.Timer // set once it was cancelled; guarded by the session's mu
+}
+
 // Begin registers a call by its request id's token, until done is called. ctx ends with the session or by Cancel.
 func (c *Session) Begin(id []byte) (ctx context.Context, done func()) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	c.active.Add(1)
-	key := string(id)
+	k, key := &call{cancel: cancel}, string(id)
 	c.mu.Lock()
 	if c.calls == nil {
-		c.calls = make(map[string]*context.CancelFunc)
+		c.calls = make(map[string]*call)
 	}
-	c.calls[key] = &cancel
+	c.calls[key] = k
 	c.mu.Unlock()
-	return ctx, func() {
-		c.mu.Lock()
-		if c.calls[key] == &cancel { // a client that repeats an id has made it the later call's
-			delete(c.calls, key)
-		}
-		c.mu.Unlock()
-		cancel()
-		c.used.Store(time.Now().UnixNano())
-		c.active.Add(-1)
+	return ctx, func() { c.finish(key, k) }
+}
+
+// finish takes a call out. It leaves nothing of it behind: a session may live for weeks.
+func (c *Session) finish(key string, k *call) {
+	c.mu.Lock()
+	if c.calls[key] == k { // a client that repeats an id has made it the later call's
+		delete(c.calls, key)
 	}
+	if k.grace != nil {
+		k.grace.Stop()
+	}
+	c.mu.Unlock()
+	k.cancel()
+	c.used.Store(time.Now().UnixNano())
+	c.active.Add(-1)
 }
 
 // cancelGrace is how long a cancelled call may still answer before it is given up.
@@ -301,10 +313,9 @@ const cancelGrace = 5 * time.Second
 // Cancel gives the call with this id up, if it is in flight after a moment: the server may still answer.
 func (c *Session) Cancel(id []byte) {
 	c.mu.Lock()
-	cancel := c.calls[string(id)]
-	c.mu.Unlock()
-	if cancel != nil {
-		time.AfterFunc(cancelGrace, *cancel)
+	defer c.mu.Unlock()
+	if k := c.calls[string(id)]; k != nil && k.grace == nil {
+		k.grace = time.AfterFunc(cancelGrace, k.cancel)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 const (
 	// keepEnded is how long a finished stream's messages stay for a client that lost its connection.
 	keepEnded = time.Minute
-	// keepStreams is how many finished streams a session keeps at most.
+	// keepStreams is how many finished streams a session keeps; for a moment it may be twice as many.
 	keepStreams = 64
 	// eventCost is counted for each kept message beside its bytes.
 	eventCost = 64
@@ -54,7 +54,9 @@ func (c *Session) newStreamLocked() *Stream {
 	c.numbered++
 	st := &Stream{session: c, number: c.numbered, first: 1, next: 1, sent: 1}
 	c.streams = append(c.streams, st)
-	c.forgetLocked(time.Now())
+	if len(c.streams) > 2*keepStreams { // the sweeper does the rest, in its time
+		c.forgetLocked(time.Now())
+	}
 	return st
 }
 

@@ -101,6 +101,9 @@ type EventStream interface {
 	// its ID and Retry are the server's own and mean nothing to clients. Priming events are not returned. A stream
 	// that broke and can be resumed is resumed inside. io.EOF is the orderly end: for a call's stream, after its response.
 	Next() (mcp.Event, error)
+	// Ready reports whether Next is known to return without waiting, so that what was sent on need not be flushed before
+	// it is called. It is for the goroutine that calls Next.
+	Ready() bool
 	// Close gives the stream up and makes a Next that waits return. It may be called from another goroutine.
 	Close() error
 }

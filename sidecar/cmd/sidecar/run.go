@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/sidecar/admin"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/http1"
 	"github.com/outrigger-mesh/outrigger/sidecar/proxy"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
 )
@@ -42,7 +44,7 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	s := &servers{o: o, log: log, proxy: p, mcp: proxy.NewServer(p, tlsConfig, log)}
+	s := &servers{o: o, log: log, proxy: p, mcp: mcpServer(p, tlsConfig, log)}
 	s.admin = adminServer(o, p, reg, src)
 	if err := s.listen(); err != nil {
 		return err
@@ -57,7 +59,7 @@ type servers struct {
 	o     *options
 	log   *slog.Logger
 	proxy *proxy.Proxy
-	mcp   *http.Server
+	mcp   server
 	admin *http.Server // nil for none
 
 	mcpListener   net.Listener
@@ -92,12 +94,7 @@ func (s *servers) serve(ctx context.Context, source func(context.Context) error)
 			}
 		})
 	}
-	start(func() error {
-		if s.mcp.TLSConfig != nil {
-			return s.mcp.ServeTLS(s.mcpListener, "", "")
-		}
-		return s.mcp.Serve(s.mcpListener)
-	})
+	start(func() error { return s.mcp.Serve(s.mcpListener) })
 	if s.admin != nil {
 		start(func() error { return s.admin.Serve(s.adminListener) })
 	}
@@ -130,6 +127,27 @@ func (s *servers) stop() {
 		_ = s.admin.Close() // a scrape may be cut
 	}
 }
+
+// server is what carries the MCP port.
+type server interface {
+	Serve(net.Listener) error
+	Shutdown(context.Context) error
+	Close() error
+}
+
+// mcpServer carries plain calls by the fast path, with net/http behind it, and everything over TLS by net/http.
+func mcpServer(p *proxy.Proxy, tlsConfig *tls.Config, log *slog.Logger) server {
+	carrier := proxy.NewServer(p, tlsConfig, log)
+	if tlsConfig != nil {
+		return tlsServer{carrier}
+	}
+	return http1.New(p, carrier, http1.Options{Log: log})
+}
+
+// tlsServer serves TLS whatever listener it is given.
+type tlsServer struct{ *http.Server }
+
+func (s tlsServer) Serve(l net.Listener) error { return s.ServeTLS(l, "", "") }
 
 func adminServer(o *options, p *proxy.Proxy, reg *prometheus.Registry, src source) *http.Server {
 	if o.admin == "" {

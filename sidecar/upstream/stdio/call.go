@@ -134,6 +134,8 @@ func (s *callStream) Next() (mcp.Event, error) {
 	return mcp.Event{Data: data}, err
 }
 
+func (s *callStream) Ready() bool { return s.first != nil || s.call.box.holdsAny() }
+
 func (s *callStream) Close() error {
 	s.closed.Store(true)
 	s.call.abandon(errGivenUp, nil)
@@ -172,6 +174,8 @@ func (s *inboxStream) Next() (mcp.Event, error) {
 	data, _, err := s.box.next(s.closed.Load)
 	return mcp.Event{Data: data}, err
 }
+
+func (s *inboxStream) Ready() bool { return s.box.holdsAny() }
 
 func (s *inboxStream) giveUp() {
 	if !s.closed.Swap(true) {

@@ -72,6 +72,13 @@ func (b *mailbox) fail(err error) {
 	}
 }
 
+// holdsAny reports whether next returns without waiting.
+func (b *mailbox) holdsAny() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.queue) > 0 || b.err != nil
+}
+
 // next waits for a message and reports whether it is the response. It returns early with errGivenUp when stop says so;
 // whoever makes stop true calls wake.
 func (b *mailbox) next(stop func() bool) (data []byte, last bool, err error) {

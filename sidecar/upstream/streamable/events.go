@@ -78,6 +78,11 @@ func (e *events) Next() (mcp.Event, error) {
 	}
 }
 
+// Ready implements upstream.EventStream.
+func (e *events) Ready() bool {
+	return e.answered.Load() || e.reader.Ready(e.current().buffered)
+}
+
 // isMessage tells messages from priming events, which have no data, and from events of other names, which are not MCP.
 func isMessage(event *mcp.Event) bool {
 	return len(event.Data) > 0 && (len(event.Type) == 0 || string(event.Type) == "message")

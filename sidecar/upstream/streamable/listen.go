@@ -230,6 +230,9 @@ func (l *listen) pause() {
 	}
 }
 
+// Ready implements upstream.EventStream. Messages outside of calls are rare: each is flushed.
+func (l *listen) Ready() bool { return false }
+
 // Close implements upstream.EventStream.
 func (l *listen) Close() error {
 	l.session.untrack(l)
