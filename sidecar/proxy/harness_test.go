@@ -99,7 +99,6 @@ func newRig(t testing.TB, up any, change ...func(*outriggerv1.Binding)) *rig {
 	r.serve()
 	t.Cleanup(func() {
 		r.stop()
-		access.Close()
 		if t.Failed() {
 			text := r.log.String()
 			t.Logf("log:\n%s", text[max(0, len(text)-3000):])
@@ -138,6 +137,9 @@ func (r *rig) stop() {
 		r.client.CloseIdleConnections()
 		r.server.Close()
 		r.close()
+		if r.Access != nil {
+			r.Access.Close()
+		}
 	})
 }
 
