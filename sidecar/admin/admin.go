@@ -1,7 +1,7 @@
 // Package admin is the sidecar's port for its operators: health, readiness, metrics, and what runs now.
 //
 // It is served apart from MCP, on an address of its own, and holds no secret: of a process's environment the names are
-// shown and of a URL's user the name, never the values.
+// shown, and of a URL its user's and its query's, never the values.
 package admin
 
 import (
@@ -128,9 +128,23 @@ func masked(u *outriggerv1.Upstream) *outriggerv1.Upstream {
 		u.GetStdio().Env[name] = "***"
 	}
 	if h := u.GetHttp(); h != nil {
-		if parsed, err := url.Parse(h.GetUrl()); err == nil {
-			h.Url = parsed.Redacted()
-		}
+		h.Url = maskedURL(h.GetUrl())
 	}
 	return u
+}
+
+// maskedURL keeps a password and the values of a query to itself.
+func maskedURL(s string) string {
+	u, err := url.Parse(s)
+	if err != nil {
+		return "***"
+	}
+	if u.RawQuery != "" {
+		q := u.Query()
+		for name := range q {
+			q.Set(name, "xxxxx") // as Redacted has it
+		}
+		u.RawQuery = q.Encode()
+	}
+	return u.Redacted()
 }
