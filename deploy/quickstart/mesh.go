@@ -24,7 +24,7 @@ type mesh struct {
 	o   *options
 	out io.Writer
 	dir string // everything that the programs write; removed at the end
-	at  addresses
+	at  *addresses
 
 	plane, server, sidecar *process // nil before it was started
 	api                    outriggerv1connect.ResourceServiceClient
@@ -51,6 +51,7 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 	if m.at, taken, err = chooseAddresses(o.freePorts); err != nil {
 		return err
 	}
+	defer m.at.releaseAll()
 	fmt.Fprintf(out, "Outrigger quickstart: a whole mesh on this machine, in %s\n", m.dir)
 	for _, usual := range taken {
 		fmt.Fprintf(out, "%s is taken: a free port is used in its place\n", usual)
@@ -120,6 +121,7 @@ func (m *mesh) adminToken() string { return filepath.Join(m.planeDir(), "admin.t
 func (m *mesh) program(name string) string { return filepath.Join(m.o.bin, name) }
 
 func (m *mesh) startPlane(ctx context.Context) (string, error) {
+	m.at.release(m.at.api, m.at.xds, m.at.planeAdmin)
 	said, err := m.start(ctx, &m.plane, "http://"+m.at.planeAdmin+"/healthz", "control plane", m.program("controlplane"),
 		"--data-dir", m.planeDir(), "--api", m.at.api, "--xds", m.at.xds, "--admin", m.at.planeAdmin)
 	if err != nil {
@@ -137,6 +139,7 @@ func (m *mesh) startPlane(ctx context.Context) (string, error) {
 }
 
 func (m *mesh) startServer(ctx context.Context) (string, error) {
+	m.at.release(m.at.server)
 	said, err := m.start(ctx, &m.server, "http://"+m.at.server+"/healthz", "example server", m.program("example-server"),
 		"--listen", m.at.server)
 	return said + ", MCP at http://" + m.at.server + "/mcp", err
@@ -148,6 +151,7 @@ func (m *mesh) startSidecar(ctx context.Context) (string, error) {
 	if err := m.writeJoinToken(ctx, token); err != nil {
 		return "", err
 	}
+	m.at.release(m.at.mcp, m.at.sidecarAdmin)
 	said, err := m.start(ctx, &m.sidecar, "http://"+m.at.sidecarAdmin+"/healthz", "sidecar", m.program("sidecar"),
 		"--control-plane", m.at.xds, "--node-id", node, "--join-token-file", token,
 		"--state-dir", filepath.Join(m.dir, "sidecar"), "--listen", m.at.mcp, "--admin", m.at.sidecarAdmin,

@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 )
 
 // addresses are where a mesh listens, all on loopback.
@@ -10,20 +12,17 @@ type addresses struct {
 	api, xds, planeAdmin string // control plane
 	server               string // example server
 	mcp, sidecarAdmin    string // sidecar
+
+	held map[string]net.Listener // what keeps them for their programs until release
 }
 
 // usualServer is where the example server listens unless that is taken. outrigger.yaml names it.
 const usualServer = "127.0.0.1:15100"
 
 // chooseAddresses finds an address for everything: the usual one, or a free one when that is taken or anyFree asks for
-// it. taken are the usual ones that were. Somebody else may take an address before its program does, which then says so.
-func chooseAddresses(anyFree bool) (a addresses, taken []string, err error) {
-	var held []net.Listener // all at once, so that no address is found twice
-	defer func() {
-		for _, l := range held {
-			l.Close()
-		}
-	}()
+// it. taken are the usual ones that were. They stay held until they are released.
+func chooseAddresses(anyFree bool) (a *addresses, taken []string, err error) {
+	a = &addresses{held: map[string]net.Listener{}}
 	for _, want := range []struct {
 		to    *string
 		usual string
@@ -33,16 +32,29 @@ func chooseAddresses(anyFree bool) (a addresses, taken []string, err error) {
 	} {
 		l, err := hold(want.usual, anyFree)
 		if err != nil {
-			return addresses{}, nil, err
+			a.releaseAll()
+			return nil, nil, err
 		}
-		held = append(held, l)
 		*want.to = l.Addr().String()
+		a.held[*want.to] = l
 		if !anyFree && *want.to != want.usual {
 			taken = append(taken, want.usual)
 		}
 	}
 	return a, taken, nil
 }
+
+// release gives addresses up for the program that is about to take them. Should somebody else be quicker, it says so.
+func (a *addresses) release(each ...string) {
+	for _, address := range each {
+		if l := a.held[address]; l != nil {
+			l.Close()
+			delete(a.held, address)
+		}
+	}
+}
+
+func (a *addresses) releaseAll() { a.release(slices.Collect(maps.Keys(a.held))...) }
 
 // hold listens on the usual address, or on a free one.
 func hold(usual string, anyFree bool) (net.Listener, error) {

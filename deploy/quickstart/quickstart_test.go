@@ -306,6 +306,7 @@ func TestEveryAddressIsAnother(t *testing.T) {
 	if err != nil || len(taken) > 0 {
 		t.Fatalf("got %v, taken %v", err, taken)
 	}
+	defer a.releaseAll()
 	seen := map[string]bool{}
 	for _, address := range []string{a.api, a.xds, a.planeAdmin, a.server, a.mcp, a.sidecarAdmin} {
 		if address == "" || seen[address] {
@@ -313,6 +314,24 @@ func TestEveryAddressIsAnother(t *testing.T) {
 		}
 		seen[address] = true
 	}
+}
+
+func TestAnAddressIsHeldUntilItIsReleased(t *testing.T) {
+	a, _, err := chooseAddresses(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.releaseAll()
+	if l, err := net.Listen("tcp", a.mcp); err == nil {
+		l.Close()
+		t.Errorf("%s could be taken before it was released", a.mcp)
+	}
+	a.release(a.mcp)
+	l, err := net.Listen("tcp", a.mcp)
+	if err != nil {
+		t.Fatalf("after its release: %v", err)
+	}
+	l.Close()
 }
 
 func TestTheConfigurationIsValidAndNamesTheServer(t *testing.T) {

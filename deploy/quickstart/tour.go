@@ -28,7 +28,9 @@ type visitor struct {
 
 // tour visits all that the server offers with the official SDK's client, on the wire of a version, and says what came.
 func tour(ctx context.Context, endpoint, version string) (said string, err error) {
-	v, err := connect(ctx, endpoint, version)
+	connections := &http.Transport{}
+	defer connections.CloseIdleConnections()
+	v, err := connect(ctx, endpoint, version, connections)
 	if err != nil {
 		return "", err
 	}
@@ -44,7 +46,7 @@ func tour(ctx context.Context, endpoint, version string) (said string, err error
 	return strings.Join(parts, "; "), nil
 }
 
-func connect(ctx context.Context, endpoint, version string) (*visitor, error) {
+func connect(ctx context.Context, endpoint, version string, connections http.RoundTripper) (*visitor, error) {
 	v := &visitor{progress: make(chan float64, progressSteps), asked: make(chan string, 1)}
 	client := mcp.NewClient(&mcp.Implementation{Name: "outrigger-quickstart", Version: "1.0.0"}, &mcp.ClientOptions{
 		ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
@@ -55,7 +57,7 @@ func connect(ctx context.Context, endpoint, version string) (*visitor, error) {
 			offer(v.progress, r.Params.Progress)
 		},
 	})
-	transport := &mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: &http.Client{Transport: &http.Transport{}}}
+	transport := &mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: &http.Client{Transport: connections}}
 	var err error
 	v.session, err = client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
