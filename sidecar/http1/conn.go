@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -29,6 +30,9 @@ const (
 	over
 )
 
+// inputs are buffers of connections that need none at present.
+var inputs = sync.Pool{New: func() any { return new([readBuffer]byte) }}
+
 // errNotOurs ends the reading of requests on a connection that net/http must serve.
 var errNotOurs = errors.New("not a plain request")
 
@@ -44,7 +48,7 @@ type conn struct {
 	rd, wd   deadline
 
 	// Owned by serve.
-	in      []byte // in[r:w] was read and is not used yet
+	in      []byte // in[r:w] was read and is not used yet; nil while an answer streams
 	r, w    int
 	header  http.Header // of the request
 	answer  http.Header // of the answer
@@ -107,6 +111,7 @@ func (c *conn) serve() {
 func (c *conn) close() {
 	c.phase.Store(over)
 	c.cut()
+	c.rest()
 	c.s.watch.remove(c)
 	c.s.forget(c)
 	c.s.free()
@@ -180,7 +185,7 @@ func (c *conn) readHead() (head []byte, length int64, err error) {
 // await reads the first bytes of a request. Until they come the connection is idle, and Shutdown may close it.
 func (c *conn) await() error {
 	if len(c.in) != readBuffer {
-		c.in = make([]byte, readBuffer)
+		c.in = inputs.Get().(*[readBuffer]byte)[:]
 	}
 	c.r, c.w = 0, 0
 	c.phase.Store(idle)
@@ -195,6 +200,14 @@ func (c *conn) await() error {
 		return nil // an error that came with bytes comes again
 	}
 	return err
+}
+
+// rest gives the buffer away while an answer goes on without it: idle streams are many.
+func (c *conn) rest() {
+	if len(c.in) == readBuffer {
+		inputs.Put((*[readBuffer]byte)(c.in))
+	}
+	c.in, c.r, c.w = nil, 0, 0
 }
 
 // fill reads more of a head.

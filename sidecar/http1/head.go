@@ -150,7 +150,18 @@ func cutField(line []byte) (name, value []byte, ok bool) {
 	if i == 0 || i == len(line) || line[i] != ':' || !all(line[i+1:], inValue) {
 		return nil, nil, false
 	}
-	return line[:i], bytes.Trim(line[i+1:], " \t"), true
+	return line[:i], trim(line[i+1:]), true
+}
+
+// trim cuts spaces and tabs off both ends.
+func trim[T string | []byte](s T) T {
+	for len(s) > 0 && (s[0] == ' ' || s[0] == '\t') {
+		s = s[1:]
+	}
+	for len(s) > 0 && (s[len(s)-1] == ' ' || s[len(s)-1] == '\t') {
+		s = s[:len(s)-1]
+	}
+	return s
 }
 
 // kind is what a header's name means for reading the request.
@@ -252,7 +263,7 @@ func fields(head string, h http.Header, values []string) (path, host string, use
 	for len(head) > len("\r\n") {
 		line, head, _ = strings.Cut(head, "\r\n")
 		name, value, _ := strings.Cut(line, ":")
-		value = strings.Trim(value, " \t")
+		value = trim(value)
 		if name == "Host" {
 			host = value
 			continue

@@ -40,11 +40,12 @@ func (c *conn) serveRequest(head []byte, length int64) (keep bool) {
 	defer x.ctx.cancel()
 	if !c.handle(&x.w, r) {
 		x.w.discard()
+		x.w.ended, x.body.c = true, nil
 		return false
 	}
 	x.ctx.cancel()
 	keep = x.w.finish()
-	x.body.c = nil
+	x.w.ended, x.body.c = true, nil
 	c.end()
 	return keep
 }

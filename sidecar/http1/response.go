@@ -182,6 +182,9 @@ func (w *response) FlushError() error {
 	if !w.framed {
 		w.frame(w.declared, nil)
 	}
+	if c := w.c; c.r == c.w && w.body.left == 0 {
+		c.rest()
+	}
 	return w.send(nil)
 }
 
@@ -267,7 +270,6 @@ func (w *response) finish() (keep bool) {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
 	}
-	defer func() { w.ended = true }()
 	w.take()
 	if !w.framed {
 		length := w.declared

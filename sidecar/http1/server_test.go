@@ -246,6 +246,24 @@ func TestAcceptWaitsBeyondTheBound(t *testing.T) {
 	}
 }
 
+// TestAStreamHoldsNoBuffer: 10,000 idle streams are to be cheap.
+func TestAStreamHoldsNoBuffer(t *testing.T) {
+	h := newWaits(true)
+	s, addr := start(t, h, Options{})
+	nc := dial(t, addr)
+	send(t, nc, string(callBytes))
+	within(t, patience, 1, h.runs, "the stream runs") // after its flush
+	s.mu.Lock()
+	for c := range s.conns {
+		if c.in != nil {
+			t.Errorf("the connection holds %d bytes", len(c.in))
+		}
+	}
+	s.mu.Unlock()
+	nc.Close()
+	within(t, time.Second, 1, h.left, "the stream ends")
+}
+
 func TestAPlainCallCostsThreeAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector makes pools forget")
