@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"io"
 	"log/slog"
 	"net"
@@ -21,6 +22,7 @@ import (
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/http1"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -69,7 +71,7 @@ type rig struct {
 	reg    *prometheus.Registry
 	log    *syncBuffer
 	access *syncBuffer
-	server *http.Server
+	server carrier
 	client *http.Client
 	config *config.Config
 	once   sync.Once
@@ -118,12 +120,26 @@ func binding(change ...func(*outriggerv1.Binding)) *outriggerv1.Binding {
 	return b
 }
 
+// carrier is a server of HTTP.
+type carrier interface {
+	Serve(net.Listener) error
+	Shutdown(context.Context) error
+	Close() error
+}
+
+// plain makes tests run on net/http's server alone. Without it they run on what the sidecar has in front of that; tests on
+// a bubble's clock and TestEveryCarrierOfHTTPWorks are on net/http's either way.
+var plain = flag.Bool("nethttp", false, "serve by net/http alone")
+
 func (r *rig) serve() {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	r.server = NewServer(r.Proxy, nil, r.Log)
+	if !*plain {
+		r.server = http1.New(r.Proxy, NewServer(r.Proxy, nil, r.Log), http1.Options{Log: r.Log})
+	}
 	r.addr = l.Addr().String()
 	r.url = "http://" + r.addr + "/mcp"
 	go r.server.Serve(l)
