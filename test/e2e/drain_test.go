@@ -15,13 +15,13 @@ import (
 
 // heldCalls makes calls of both eras that the peer holds, unary ones and streams, and waits until it has them all.
 // Each says on the channel how it ended.
-func heldCalls(t *testing.T, p *peer, url string, each int) <-chan error {
+func heldCalls(t *testing.T, p *peer, url string, each int, transport http.RoundTripper) <-chan error {
 	t.Helper()
 	ended := make(chan error, 2*each*len(eras))
 	for _, era := range eras {
 		for i := range 2 * each {
 			tool, text := []string{"hold", "stream"}[i%2], fmt.Sprintf("%s %d", era.name, i)
-			w := dialWire(t, url+era.path, era.version)
+			w := dialWireOver(t, transport, url+era.path, era.version)
 			go func() {
 				ctx, cancel := context.WithTimeout(context.Background(), patience)
 				defer cancel()
@@ -47,9 +47,9 @@ func heldCalls(t *testing.T, p *peer, url string, each int) <-chan error {
 
 // standingStreams opens a legacy session's GET stream and a stateless listen, and returns how each ended and what its
 // last message was.
-func standingStreams(t *testing.T, url string) map[string]<-chan string {
+func standingStreams(t *testing.T, url string, transport http.RoundTripper) map[string]<-chan string {
 	t.Helper()
-	legacy := dialWire(t, url+legacyPath, versionLegacy)
+	legacy := dialWireOver(t, transport, url+legacyPath, versionLegacy)
 	r, err := http.NewRequestWithContext(within(t), http.MethodGet, legacy.url, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func standingStreams(t *testing.T, url string) map[string]<-chan string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listen, err := newWire(t, url+statelessPath, versionStateless).post(within(t),
+	listen, err := dialWireOver(t, transport, url+statelessPath, versionStateless).post(within(t),
 		`{"jsonrpc":"2.0","id":"listen","method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},`+meta+`}}`, "subscriptions/listen", "")
 	if err != nil {
 		t.Fatal(err)
@@ -87,15 +87,37 @@ func standingStreams(t *testing.T, url string) map[string]<-chan string {
 
 func TestADrainCutsNoCallThatCouldFinish(t *testing.T) {
 	t.Parallel()
+	for name, protocols := range map[string]*http.Protocols{"HTTP/1.1": onlyHTTP1(), "h2c": onlyH2C()} {
+		t.Run(name, func(t *testing.T) {
+			transport := &http.Transport{Protocols: protocols, MaxIdleConnsPerHost: 64}
+			t.Cleanup(transport.CloseIdleConnections)
+			drainUnderLoad(t, transport)
+		})
+	}
+}
+
+func onlyHTTP1() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	return p
+}
+
+func onlyH2C() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetUnencryptedHTTP2(true)
+	return p
+}
+
+func drainUnderLoad(t *testing.T, transport http.RoundTripper) {
 	p := newPeer("peer")
 	s, _ := fileSidecar(t, nil, both(p.serve(t), "")...)
-	held := heldCalls(t, p, s.url, 4)
-	streams := standingStreams(t, s.url)
+	held := heldCalls(t, p, s.url, 4, transport)
+	streams := standingStreams(t, s.url, transport)
 	var mu sync.Mutex
 	failed := map[string]error{} // by the call's text
 	wires := make([]*wire, 8)
 	for i := range wires {
-		wires[i] = dialWire(t, s.url+eras[i%2].path, eras[i%2].version)
+		wires[i] = dialWireOver(t, transport, s.url+eras[i%2].path, eras[i%2].version)
 	}
 	calls := underLoad(t, len(wires), func(ctx context.Context, client, n int) error {
 		text := fmt.Sprintf("client %d call %d", client, n)
@@ -144,6 +166,7 @@ func TestADrainCutsNoCallThatCouldFinish(t *testing.T) {
 		t.Errorf("it ended %v after its last call", took)
 	}
 	calls.stop()
+	t.Logf("%d calls went well; %d came too late", calls.done.Load(), len(failed))
 	for text, err := range failed {
 		if n := p.times(text); n > 0 {
 			t.Errorf("%s was carried out and then cut: %v", text, err)
@@ -155,7 +178,7 @@ func TestADrainIsBounded(t *testing.T) {
 	t.Parallel()
 	p := newPeer("peer")
 	s, _ := fileSidecar(t, []string{"--drain-timeout", "1s"}, both(p.serve(t), "")...)
-	held := heldCalls(t, p, s.url, 1) // and never let go
+	held := heldCalls(t, p, s.url, 1, httpClient(t, "").Transport) // and never let go
 	s.signal(syscall.SIGTERM)
 	asked := time.Now()
 	s.says("draining")

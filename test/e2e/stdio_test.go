@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -203,4 +204,41 @@ func TestServerFilesystemWithAProcessForEachSession(t *testing.T) {
 		t.Errorf("a session after that: %v", err)
 	}
 	s.stop()
+}
+
+func TestADrainWaitsForACallOfAProcess(t *testing.T) {
+	t.Parallel()
+	node, interop := node(t)
+	server := filepath.Join(interop, "node_modules/@modelcontextprotocol/server-everything/dist/index.js")
+	s, _ := fileSidecar(t, nil, upstream("everything", fmt.Sprintf("stdio: {command: [%q, %q, stdio]}", node, server)),
+		binding("everything", "/mcp", "everything", ""))
+	begun := make(chan bool, 8)
+	c := connectSDK(t, s.url+"/mcp", versionLegacy, &sdk.ClientOptions{
+		ProgressNotificationHandler: func(context.Context, *sdk.ProgressNotificationClientRequest) { begun <- true },
+	})
+	params := &sdk.CallToolParams{Name: "trigger-long-running-operation", Arguments: map[string]any{"duration": 1, "steps": 4}}
+	params.SetProgressToken("p")
+	ended := make(chan error, 1)
+	go func() {
+		res, err := c.CallTool(within(t), params)
+		if err == nil && (res.IsError || len(res.Content) == 0) {
+			err = fmt.Errorf("answered %+v", res)
+		}
+		ended <- err
+	}()
+	select {
+	case <-begun:
+	case err := <-ended:
+		t.Fatalf("the call ended without progress: %v", err)
+	}
+	s.signal(syscall.SIGTERM)
+	if err := <-ended; err != nil {
+		t.Errorf("the call under way: %v", err)
+	}
+	if code := s.exit(patience); code != 0 {
+		t.Errorf("it ended with status %d, want 0", code)
+	}
+	if left := children(t, s.cmd.Process.Pid); len(left) != 0 {
+		t.Errorf("processes %v outlived the sidecar", left)
+	}
 }

@@ -52,7 +52,13 @@ func newWire(t testing.TB, url, version string) *wire {
 // dialWire makes a client; a legacy one initializes.
 func dialWire(t testing.TB, url, version string) *wire {
 	t.Helper()
-	w := newWire(t, url, version)
+	return dialWireOver(t, httpClient(t, "").Transport, url, version)
+}
+
+// dialWireOver makes a client with connections that others may share.
+func dialWireOver(t testing.TB, transport http.RoundTripper, url, version string) *wire {
+	t.Helper()
+	w := &wire{http: &http.Client{Transport: transport}, url: url, version: version}
 	if err := w.initialize(within(t)); err != nil {
 		t.Fatal(err)
 	}
