@@ -106,7 +106,7 @@ func (x *exchange) show(err error) (status int, e *mcp.Error, retry int) {
 func (x *exchange) showUpstream(err *upstream.Error, id []byte) (int, *mcp.Error, int) {
 	x.outcome, x.reason = telemetry.Failed, err.Kind.Reason()
 	if x.r.Context().Err() != nil && x.era == mcp.Stateless {
-		x.outcome = telemetry.Cancelled // the client left, which on this wire cancels
+		x.outcome, x.reason = telemetry.Cancelled, "cancelled" // the client left, which on this wire cancels
 	}
 	if err.Kind == upstream.SessionGone {
 		return http.StatusNotFound, ownError(x.reason, err.Error(), id), 0

@@ -16,6 +16,7 @@ type client struct {
 	tasks          *tasks
 	pool           pool
 	post, get, del string // fixed heads
+	credentialed   bool   // they hold a credential
 }
 
 func (cl *client) fixed(method string) string {

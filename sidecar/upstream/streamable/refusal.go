@@ -31,8 +31,11 @@ type refusal struct {
 func (x *exchange) refusal() (*refusal, error) {
 	if x.head.status == http.StatusUnauthorized || x.head.status == http.StatusForbidden {
 		x.discard()
-		return nil, x.client.fault(upstream.Unauthorized,
-			fmt.Sprintf("refused the sidecar's credential (%d)", x.head.status), nil)
+		detail := "refused the sidecar, which has no credential for it (%d)"
+		if x.client.credentialed {
+			detail = "refused the sidecar's credential (%d)"
+		}
+		return nil, x.client.fault(upstream.Unauthorized, fmt.Sprintf(detail, x.head.status), nil)
 	}
 	body, err := x.readAll(maxRefusal)
 	if err != nil {

@@ -101,6 +101,7 @@ func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
 		sessions: make(map[*session]struct{}),
 	}
 	s.client.upstream, s.client.tasks = name, s.tasks
+	s.client.credentialed = o.Credential.Header != ""
 	s.client.post = fixedHead(http.MethodPost, to, o)
 	s.client.get = fixedHead(http.MethodGet, to, o)
 	s.client.del = fixedHead(http.MethodDelete, to, o)
