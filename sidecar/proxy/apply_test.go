@@ -137,26 +137,36 @@ func TestAChangedUpstreamEndsSessionsWhenTheirCallsHaveEnded(t *testing.T) {
 }
 
 func TestAPushDuringACallDoesNotCutIt(t *testing.T) {
-	calls := make(chan *events, 1)
+	calls := make(chan *events, 2)
 	r, y := newYard(t)
 	old := y.all()[0]
-	streaming := func(ctx ctx, c *upstream.Call) (*upstream.Answer, error) {
+	h := r.initialize()
+	old.call = func(ctx ctx, c *upstream.Call) (*upstream.Answer, error) {
 		e := newEvents(ctx)
 		calls <- e
 		return e.answer(), nil
 	}
-	old.call = streaming
-	s := r.open("POST", modern("tools/call", "echo"), modernCall("1", "echo", "{}"))
-	running := <-calls
-	for i := range 3 {
+	streams := []*stream{
+		r.open("POST", modern("tools/call", "echo"), modernCall("1", "echo", "{}")),
+		r.open("POST", h, toolCall("1", "echo", "{}")),
+	}
+	for i := range 3 { // pushes that keep the server and the sessions, and then one that keeps nothing
 		r.wantApplied(func(c *config.Config) { c.Bindings[0].Origins = []string{fmt.Sprintf("https://a%d.example", i)} })
 	}
-	r.wantApplied(func(c *config.Config) { c.Bindings = nil })
-	running.feed <- response("1", "done")
-	close(running.feed)
-	if left, err := s.end(); err != nil || len(left) != 1 || left[0].data != response("1", "done") {
-		t.Errorf("got %v, %v; want the answer", left, err)
+	r.wantApplied(func(c *config.Config) { c.Bindings, c.Upstreams = nil, nil })
+	for _, s := range streams {
+		running := <-calls
+		if old.ended.Load() != 0 || old.closed.Load() != 0 || running.ctx.Err() != nil {
+			t.Error("session or server was closed under a call")
+		}
+		running.feed <- response("1", "done")
+		close(running.feed)
+		left, err := s.end()
+		if err != nil || len(left) == 0 || left[len(left)-1].data != response("1", "done") {
+			t.Errorf("got %v, %v; want the answer", left, err)
+		}
 	}
+	eventually(t, "session and server are closed", func() bool { return old.ended.Load() == 1 && old.closed.Load() == 1 })
 }
 
 func TestARemovedBindingIs404(t *testing.T) {

@@ -36,6 +36,8 @@ type server struct {
 	hash [sha256.Size]byte // of its resource
 	// mirrors is nil for servers over HTTP.
 	mirrors *mirrors
+
+	retired []<-chan struct{} // each closed when a replaced endpoint's last call has ended; guarded by Proxy.applying
 }
 
 // endpoint is a binding, compiled.
@@ -238,9 +240,9 @@ func (p *Proxy) sessionsFor(ep, running *endpoint, spec *outriggerv1.SessionSett
 
 // leaving is what a new configuration no longer has of one server.
 type leaving struct {
-	endpoints []*endpoint
-	sessions  []*session.Store // theirs, unless their successors took them over
-	server    bool             // the server too
+	sessions []*session.Store  // of endpoints, unless their successors took them over
+	server   bool              // the server too
+	calls    []<-chan struct{} // closed when the calls have ended of every endpoint that was ever replaced
 }
 
 // retire closes what next no longer has, each when its last call has ended.
@@ -258,8 +260,8 @@ func (p *Proxy) retire(old, next *table) {
 		}
 		ep.drain()
 		ep.use.retire()
+		ep.server.retired = append(unfinished(ep.server.retired), ep.use.over)
 		l := of(ep.server)
-		l.endpoints = append(l.endpoints, ep)
 		heir := next.byName(ep.name)
 		if heir == nil || heir.sessions != ep.sessions {
 			l.sessions = append(l.sessions, ep.sessions)
@@ -274,9 +276,22 @@ func (p *Proxy) retire(old, next *table) {
 		}
 	}
 	for s, l := range gone {
+		l.calls = s.retired
 		p.retiring.Add(1)
 		go p.finish(s, l)
 	}
+}
+
+// unfinished are those of the channels that are not closed yet.
+func unfinished(all []<-chan struct{}) (left []<-chan struct{}) {
+	for _, over := range all {
+		select {
+		case <-over:
+		default:
+			left = append(left, over)
+		}
+	}
+	return left
 }
 
 // finish waits for the calls of replaced endpoints, then closes their sessions, and the server if it was replaced too.
@@ -285,9 +300,9 @@ func (p *Proxy) finish(s *server, l *leaving) {
 	patience := time.NewTimer(retireTimeout)
 	defer patience.Stop()
 wait:
-	for _, ep := range l.endpoints {
+	for _, over := range l.calls {
 		select {
-		case <-ep.use.over:
+		case <-over:
 		case <-patience.C:
 			break wait
 		case <-p.closing:
