@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -192,13 +193,16 @@ func TestShutdownLetsCallsFinishAndClosesTheRest(t *testing.T) {
 	default:
 	}
 	close(release)
-	for _, nc := range []io.Reader{calling, handed} {
+	for _, nc := range []*net.TCPConn{calling, handed} {
 		res, err := http.ReadResponse(bufio.NewReader(nc), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if body, err := io.ReadAll(res.Body); string(body) != "whole" || err != nil || !res.Close {
-			t.Errorf("got %q close=%v, %v, want all of it and close", body, res.Close, err)
+		if body, err := io.ReadAll(res.Body); string(body) != "whole" || err != nil {
+			t.Errorf("got %q, %v, want all of it", body, err)
+		}
+		if nc == calling && !res.Close { // net/http's may not know yet
+			t.Error("the answer does not say that the connection ends")
 		}
 	}
 	if err := <-done; err != nil {
@@ -248,20 +252,24 @@ func TestAcceptWaitsBeyondTheBound(t *testing.T) {
 
 // TestAStreamHoldsNoBuffer: 10,000 idle streams are to be cheap.
 func TestAStreamHoldsNoBuffer(t *testing.T) {
-	h := newWaits(true)
-	s, addr := start(t, h, Options{})
+	_, addr := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		echo(w, r)
+		if flush(w); w.(*response).c.in != nil || w.(*response).out != nil {
+			t.Error("the connection holds a buffer behind a flush")
+		}
+	}), Options{})
 	nc := dial(t, addr)
-	send(t, nc, string(callBytes))
-	within(t, patience, 1, h.runs, "the stream runs") // after its flush
-	s.mu.Lock()
-	for c := range s.conns {
-		if c.in != nil {
-			t.Errorf("the connection holds %d bytes", len(c.in))
+	r := bufio.NewReader(nc)
+	for i := range 3 { // it gets one again for the next request
+		send(t, nc, string(callBytes))
+		res, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := io.Copy(io.Discard, res.Body); n != 350 || err != nil {
+			t.Errorf("request %d: got %d bytes, %v, want 350", i, n, err)
 		}
 	}
-	s.mu.Unlock()
-	nc.Close()
-	within(t, time.Second, 1, h.left, "the stream ends")
 }
 
 func TestAPlainCallCostsThreeAllocations(t *testing.T) {
