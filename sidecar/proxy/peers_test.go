@@ -29,7 +29,10 @@ type peer struct {
 	begun, ended chan string // of wait, by its text
 }
 
-// newPeer has the tools echo, delay (text is a duration), progress (one notification first), wait (until cancelled),
+// repeats is how often repeat says its text.
+const repeats = 512 << 10
+
+// newPeer has the tools echo, repeat, delay (text is a duration), progress (one notification first), wait (until cancelled),
 // ask (an elicitation) and grow (one tool more).
 func newPeer(versions ...string) *peer {
 	p := &peer{
@@ -37,6 +40,9 @@ func newPeer(versions ...string) *peer {
 		begun:  make(chan string, 64), ended: make(chan string, 64),
 	}
 	p.tool("echo", func(_ context.Context, _ *sdk.CallToolRequest, text string) string { return text })
+	p.tool("repeat", func(_ context.Context, _ *sdk.CallToolRequest, text string) string {
+		return strings.Repeat(text, repeats)
+	})
 	p.tool("delay", func(ctx context.Context, _ *sdk.CallToolRequest, text string) string {
 		d, _ := time.ParseDuration(text)
 		select {

@@ -1,15 +1,18 @@
 package proxy
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +28,9 @@ var cells = []struct {
 	upstream      func(testing.TB) *outriggerv1.Upstream
 }{
 	{"legacy over HTTP", mcp.Version20251125, func(t testing.TB) *outriggerv1.Upstream { return newPeer().serveHTTP(t, nil) }},
+	{"legacy over HTTP with priming events", mcp.Version20251125, func(t testing.TB) *outriggerv1.Upstream { // L33
+		return newPeer().serveHTTP(t, &sdk.StreamableHTTPOptions{EventStore: sdk.NewMemoryEventStore(nil)})
+	}},
 	{"legacy of 2025-06-18 over HTTP", mcp.Version20250618, func(t testing.TB) *outriggerv1.Upstream { return newPeer().serveHTTP(t, nil) }},
 	{"legacy of 2025-03-26 over HTTP", mcp.Version20250326, func(t testing.TB) *outriggerv1.Upstream { return newPeer().serveHTTP(t, nil) }},
 	{"legacy over stdio", mcp.Version20251125, func(t testing.TB) *outriggerv1.Upstream { return overStdio(t, "legacy") }},
@@ -53,8 +59,8 @@ func TestRealClientsReachRealServersOfTheirEra(t *testing.T) {
 			}
 			wait.Wait()
 			tools, err := s.ListTools(testContext(t), nil)
-			if err != nil || len(tools.Tools) != 6 {
-				t.Errorf("tools/list: %v, %v; want 6 tools", tools, err)
+			if err != nil || len(tools.Tools) != 7 {
+				t.Errorf("tools/list: %v, %v; want 7 tools", tools, err)
 			}
 		})
 	}
@@ -259,3 +265,121 @@ func TestAGETStreamCarriesWhatBelongsToNoCall(t *testing.T) {
 		t.Error("the client was not told that the tools changed")
 	}
 }
+
+// L33
+func TestALineOf5MiBPasses(t *testing.T) {
+	want := strings.Repeat("0123456789", repeats)
+	for _, c := range cells {
+		if c.version == mcp.Version20250618 || c.version == mcp.Version20250326 {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, c.upstream(t))
+			s := r.connect(c.version, nil)
+			got := textOf(s.CallTool(testContext(t), &sdk.CallToolParams{Name: "repeat", Arguments: arguments("0123456789")}))
+			if got != want {
+				t.Errorf("%d bytes came, want %d: %.200s", len(got), len(want), got)
+			}
+		})
+	}
+}
+
+// What a session's client has in flight survives the connection it was asked on: a real client resumes by itself.
+func TestARealClientResumesACallWhoseConnectionBroke(t *testing.T) {
+	p := newPeer()
+	r := newRig(t, p.serveHTTP(t, &sdk.StreamableHTTPOptions{EventStore: sdk.NewMemoryEventStore(nil)}))
+	proceed := make(chan struct{})
+	p.tool("hold", func(_ context.Context, _ *sdk.CallToolRequest, text string) string {
+		p.begun <- text
+		<-proceed
+		return text
+	})
+	var breaks onceBroken
+	r.client = &http.Client{Transport: &breaks}
+	breaks.Transport = &http.Transport{}
+	t.Cleanup(breaks.CloseIdleConnections)
+	s := r.connect(mcp.Version20251125, nil)
+	got := make(chan string, 1)
+	go func() {
+		got <- textOf(s.CallTool(testContext(t), &sdk.CallToolParams{Name: "hold", Arguments: arguments("kept")}))
+	}()
+	<-p.begun
+	eventually(t, "the answer's stream is open", func() bool { return breaks.cut("tools/call") })
+	close(proceed)
+	if text := <-got; text != "kept" {
+		t.Errorf("got %q, want the answer on a new connection", text)
+	}
+	if n := breaks.resumed.Load(); n == 0 {
+		t.Error("the client never resumed")
+	}
+}
+
+// onceBroken is a network that a test breaks.
+type onceBroken struct {
+	*http.Transport
+	resumed atomic.Int32
+
+	mu   sync.Mutex
+	open map[string]io.Closer // answers' bodies by Mcp-Method, as the client names it, or by the body's method
+}
+
+func (o *onceBroken) RoundTrip(r *http.Request) (*http.Response, error) {
+	method := ""
+	if r.Header.Get("Last-Event-ID") != "" {
+		o.resumed.Add(1)
+	} else if r.GetBody != nil {
+		body, err := r.GetBody()
+		if err != nil {
+			return nil, err
+		}
+		text, _ := io.ReadAll(body)
+		if strings.Contains(string(text), `"tools/call"`) {
+			method = "tools/call"
+		}
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	res, err := o.Transport.RoundTrip(r.WithContext(ctx))
+	if err != nil || method == "" {
+		context.AfterFunc(r.Context(), cancel)
+		return res, err
+	}
+	// The client must see a first event before the break, or it has nothing to resume from.
+	first := bufio.NewReader(res.Body)
+	if _, err := first.Peek(len("id: 1_0\n")); err != nil {
+		cancel()
+		return nil, err
+	}
+	res.Body = &breakable{first, res.Body, cancel}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.open == nil {
+		o.open = map[string]io.Closer{}
+	}
+	o.open[method] = closer(cancel)
+	return res, err
+}
+
+// cut breaks the connection of an answer that is open.
+func (o *onceBroken) cut(method string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	c := o.open[method]
+	if c == nil {
+		return false
+	}
+	c.Close()
+	delete(o.open, method)
+	return true
+}
+
+type closer func()
+
+func (c closer) Close() error { c(); return nil }
+
+type breakable struct {
+	io.Reader
+	body   io.Closer
+	cancel func()
+}
+
+func (b *breakable) Close() error { b.cancel(); return b.body.Close() }
