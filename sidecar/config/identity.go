@@ -16,9 +16,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -42,11 +46,14 @@ type IdentityOptions struct {
 	Addresses []string
 	// NodeID is the name that the certificate is for: required.
 	NodeID string
-	// Token is the join token. It is used once; a sidecar that has joined needs none.
+	// Token is the join token. It is used once; a sidecar that has joined needs none until its certificate expires.
 	Token string
+	// TokenFile has the join token instead, and is read whenever one is needed.
+	TokenFile string
 	// StateDir keeps key and certificates, readable by the owner only: required.
 	StateDir string
-	Log      *slog.Logger // required
+	Log      *slog.Logger          // required
+	Reg      prometheus.Registerer // nil registers nothing
 }
 
 // Identity is a sidecar's key and certificate: got with a join token, kept on disk, renewed at two thirds of its life
@@ -75,7 +82,7 @@ func OpenIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 		return nil, fmt.Errorf("identity: %s: %w", id.path, err)
 	case kept.nodeID() != o.NodeID:
 		return nil, fmt.Errorf("identity: %s is that of %q, not of %q: give that node id, or another state directory", id.path, kept.nodeID(), o.NodeID)
-	case time.Now().After(kept.leaf.NotAfter):
+	case kept.expired():
 		o.Log.Warn("the certificate has expired", "node", o.NodeID, "expired", kept.leaf.NotAfter)
 		err = id.join(ctx, kept.tokenID)
 	default:
@@ -84,6 +91,10 @@ func OpenIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
+	promauto.With(o.Reg).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "outrigger_identity_expiry_timestamp_seconds",
+		Help: "When the certificate that identifies this sidecar to the control plane expires, in Unix time.",
+	}, func() float64 { return float64(id.Expires().Unix()) })
 	return id, nil
 }
 
@@ -116,7 +127,8 @@ func (id *Identity) Credentials() credentials.TransportCredentials {
 	return credentials.NewTLS(id.TLSConfig())
 }
 
-// Run renews the certificate at two thirds of its life until ctx ends, whose error it returns.
+// Run renews the certificate at two thirds of its life until ctx ends, whose error it returns. One that expired before
+// a control plane answered is replaced by joining anew, once there is a token for it.
 func (id *Identity) Run(ctx context.Context) error {
 	for failures := 0; ; {
 		wait := max(minRenewWait, time.Until(id.current().renewAt()))
@@ -128,35 +140,63 @@ func (id *Identity) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-time.After(wait):
 		}
-		pair, err := id.issue(ctx, id.Credentials, "")
-		if err != nil {
+		if err := id.renew(ctx); err != nil {
 			failures++
-			id.o.Log.Warn("the certificate was not renewed", "node", id.o.NodeID, "expires", id.Expires(), "error", err)
+			id.logNotRenewed(err)
 			continue
 		}
 		failures = 0
-		pair.tokenID = id.current().tokenID
-		id.keep(pair)
 	}
+}
+
+// renew gets a certificate after the current one: against that one or, when it has expired, against a token.
+func (id *Identity) renew(ctx context.Context) error {
+	now := id.current()
+	token := joinToken{id: now.tokenID}
+	if now.expired() {
+		var err error
+		if token, err = id.token(now.tokenID); err != nil {
+			return err
+		}
+	}
+	r, err := newRequest()
+	if err != nil {
+		return err
+	}
+	pair, err := id.issue(ctx, r, token)
+	if err != nil {
+		return err
+	}
+	pair.tokenID = token.id
+	id.keep(pair)
+	return nil
+}
+
+func (id *Identity) logNotRenewed(err error) {
+	log := id.o.Log.With("node", id.o.NodeID, "expires", id.Expires(), "error", err)
+	if id.current().expired() {
+		log.Error("the certificate has expired: what runs goes on, without news from the control plane")
+		return
+	}
+	log.Warn("the certificate was not renewed")
 }
 
 // join gets the first certificate. spent is the id of the token that has been used already.
 func (id *Identity) join(ctx context.Context, spent string) error {
-	if id.o.Token == "" {
-		return fmt.Errorf("identity: %q has no valid certificate in %s and no join token to get one with", id.o.NodeID, id.o.StateDir)
-	}
-	token, err := parseJoinToken(id.o.Token)
+	token, err := id.token(spent)
 	if err != nil {
 		return err
-	}
-	if token.id == spent {
-		return fmt.Errorf("identity: the certificate of %q has expired and its join token is spent: make another", id.o.NodeID)
 	}
 	if err := os.MkdirAll(id.o.StateDir, 0o700); err != nil { // before the token is spent
 		return fmt.Errorf("identity: %w", err)
 	}
+	// One key for all attempts: an answer that got lost is given again to the key that it was for.
+	r, err := newRequest()
+	if err != nil {
+		return err
+	}
 	for failures := 0; ; failures++ {
-		pair, err := id.issue(ctx, func() credentials.TransportCredentials { return nil }, token.text)
+		pair, err := id.issue(ctx, r, token)
 		switch {
 		case err == nil:
 			pair.tokenID = token.id
@@ -176,8 +216,34 @@ func (id *Identity) join(ctx context.Context, spent string) error {
 	}
 }
 
+// token is the join token to use now. spent is the id of one that is of no use any more.
+func (id *Identity) token(spent string) (joinToken, error) {
+	text := id.o.Token
+	if id.o.TokenFile != "" {
+		b, err := os.ReadFile(id.o.TokenFile)
+		if err != nil {
+			return joinToken{}, fmt.Errorf("identity: join token: %w", err)
+		}
+		text = strings.TrimSpace(string(b))
+	}
+	if text == "" {
+		return joinToken{}, fmt.Errorf("identity: %q has no valid certificate in %s and no join token to get one with", id.o.NodeID, id.o.StateDir)
+	}
+	token, err := parseJoinToken(text)
+	if err == nil && token.id == spent {
+		err = fmt.Errorf("identity: the certificate of %q has expired and its join token is spent: make another", id.o.NodeID)
+	}
+	return token, err
+}
+
+// errOtherAuthority is that a token and a control plane do not belong together.
+var errOtherAuthority = errors.New("the control plane does not present the authority that the join token names: it is another control plane's token, or address")
+
 // final reports whether asking again with the same token cannot help.
 func final(err error) bool {
+	if errors.Is(err, errOtherAuthority) {
+		return true
+	}
 	switch status.Code(err) {
 	case codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument, codes.Unimplemented:
 		return true
@@ -185,35 +251,62 @@ func final(err error) bool {
 	return false
 }
 
-// issue asks each control plane in turn to certify a new key.
-func (id *Identity) issue(ctx context.Context, with func() credentials.TransportCredentials, token string) (*keyPair, error) {
+// request is a new key and what asks for its certificate.
+type request struct {
+	key *ecdsa.PrivateKey
+	csr []byte
+}
+
+func newRequest() (request, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, err
+		return request{}, err
 	}
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	if err != nil {
-		return nil, err
-	}
-	req := &outriggerv1.IssueCertificateRequest{Csr: csr, NodeId: id.o.NodeID, JoinToken: token}
+	return request{key, csr}, err
+}
+
+// issue asks each control plane in turn to certify a key: against a token or, when it has no text, against the
+// certificate that is current.
+func (id *Identity) issue(ctx context.Context, r request, token joinToken) (*keyPair, error) {
+	req := &outriggerv1.IssueCertificateRequest{Csr: r.csr, NodeId: id.o.NodeID, JoinToken: token.text}
 	var failed []error
 	for _, address := range id.o.Addresses {
-		creds := with()
-		if creds == nil {
-			if creds, err = joinCredentials(address, token); err != nil {
-				return nil, err
-			}
-		}
-		resp, err := call(ctx, address, creds, req)
+		resp, err := id.ask(ctx, address, req, token)
 		if err == nil {
-			return newKeyPair(key, resp, id.o.NodeID)
+			return newKeyPair(r.key, resp, id.o.NodeID)
 		}
-		if final(err) {
+		if final(err) && !errors.Is(err, errOtherAuthority) { // another address may still be of the right authority
 			return nil, err
 		}
 		failed = append(failed, fmt.Errorf("%s: %w", address, err))
 	}
-	return nil, errors.Join(failed...)
+	return nil, oneLine(failed)
+}
+
+// ask makes one request for a certificate.
+func (id *Identity) ask(ctx context.Context, address string, req *outriggerv1.IssueCertificateRequest, token joinToken) (*outriggerv1.IssueCertificateResponse, error) {
+	if token.text == "" {
+		return call(ctx, address, id.Credentials(), req)
+	}
+	pin := &pinned{fingerprint: token.fingerprint}
+	creds, err := pin.credentials(address)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := call(ctx, address, creds, req)
+	if err != nil && pin.mismatch.Load() {
+		err = errOtherAuthority // gRPC passes on no more than the text
+	}
+	return resp, err
+}
+
+// oneLine is several errors in one line of a log.
+func oneLine(errs []error) error {
+	if len(errs) < 2 {
+		return errors.Join(errs...)
+	}
+	return fmt.Errorf("%w; %w", errs[0], oneLine(errs[1:]))
 }
 
 // call makes one request on a connection of its own.
@@ -239,13 +332,14 @@ func (id *Identity) keep(pair *keyPair) {
 	id.o.Log.Info("certificate issued", "node", id.o.NodeID, "expires", pair.leaf.NotAfter)
 }
 
-// joinCredentials trusts whoever presents a chain to the root with the token's fingerprint: the sidecar knows no other
+// pinned trusts whoever presents a chain to the root with a token's fingerprint: a sidecar that joins knows no other
 // authority yet. The token is sent only after that.
-func joinCredentials(address, token string) (credentials.TransportCredentials, error) {
-	t, err := parseJoinToken(token)
-	if err != nil {
-		return nil, err
-	}
+type pinned struct {
+	fingerprint [sha256.Size]byte
+	mismatch    atomic.Bool // a server presented another root
+}
+
+func (p *pinned) credentials(address string) (credentials.TransportCredentials, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, fmt.Errorf("address %q: %w", address, err)
@@ -255,17 +349,17 @@ func joinCredentials(address, token string) (credentials.TransportCredentials, e
 		ServerName:         host,
 		InsecureSkipVerify: true, // VerifyConnection verifies, against the fingerprint
 		VerifyConnection: func(cs tls.ConnectionState) error {
-			return verifyPinned(cs.PeerCertificates, t.fingerprint, host)
+			return p.verify(cs.PeerCertificates, host)
 		},
 	}), nil
 }
 
-// verifyPinned checks that a chain leads to the root with a fingerprint and that its leaf is for a host.
-func verifyPinned(chain []*x509.Certificate, fingerprint [sha256.Size]byte, host string) error {
+// verify checks that a chain leads to the root with the fingerprint and that its leaf is for a host.
+func (p *pinned) verify(chain []*x509.Certificate, host string) error {
 	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
 	found := false
 	for _, c := range chain {
-		if sha256.Sum256(c.Raw) == fingerprint && c.IsCA {
+		if sha256.Sum256(c.Raw) == p.fingerprint && c.IsCA {
 			roots.AddCert(c)
 			found = true
 		} else {
@@ -273,7 +367,8 @@ func verifyPinned(chain []*x509.Certificate, fingerprint [sha256.Size]byte, host
 		}
 	}
 	if !found {
-		return errors.New("the control plane does not present the authority that the join token names: is it another control plane's token?")
+		p.mismatch.Store(true)
+		return errOtherAuthority
 	}
 	_, err := chain[0].Verify(x509.VerifyOptions{
 		Roots: roots, Intermediates: intermediates, DNSName: host,

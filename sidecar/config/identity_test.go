@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -41,10 +42,13 @@ type authority struct {
 	token   string
 	life    time.Duration
 
-	mu      sync.Mutex // guards below
-	spent   bool
 	renewed chan struct{}
-	fail    int // requests to answer with UNAVAILABLE
+
+	mu    sync.Mutex // guards below
+	spent bool
+	keyOf [sha256.Size]byte // that the token was spent for
+	fail  int               // requests to answer with UNAVAILABLE
+	lose  int               // answers to lose on their way
 }
 
 func newAuthority(t *testing.T, life time.Duration, names ...string) *authority {
@@ -117,8 +121,12 @@ func (a *authority) IssueCertificate(ctx context.Context, r *outriggerv1.IssueCe
 	p, _ := peer.FromContext(ctx)
 	chains := p.AuthInfo.(credentials.TLSInfo).State.VerifiedChains
 	switch {
-	case r.JoinToken == a.token && !a.spent:
-		a.spent = true
+	case r.JoinToken == a.token && (!a.spent || a.keyOf == keyOf(r.Csr)):
+		a.spent, a.keyOf = true, keyOf(r.Csr)
+		if a.lose > 0 {
+			a.lose--
+			return nil, status.Error(codes.Unavailable, "lost")
+		}
 	case r.JoinToken == "" && len(chains) > 0 && strings.HasSuffix(chains[0][0].URIs[0].Path, r.NodeId):
 		a.renewed <- struct{}{}
 	default:
@@ -133,6 +141,14 @@ func (a *authority) IssueCertificate(ctx context.Context, r *outriggerv1.IssueCe
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, a.root, csr.PublicKey, a.life)
 	return &outriggerv1.IssueCertificateResponse{Chain: [][]byte{leaf.Raw}, Authorities: [][]byte{a.root.Raw}}, nil
+}
+
+func keyOf(csr []byte) [sha256.Size]byte {
+	r, err := x509.ParseCertificateRequest(csr)
+	if err != nil {
+		return [sha256.Size]byte{}
+	}
+	return sha256.Sum256(r.RawSubjectPublicKeyInfo)
 }
 
 func (a *authority) options(dir string) IdentityOptions {
@@ -183,21 +199,70 @@ func TestASpentTokenIsAnErrorAtOnce(t *testing.T) {
 	}
 }
 
-func TestATokenIsNotSentToAnotherAuthority(t *testing.T) {
-	for name, names := range map[string][]string{"another root": {"127.0.0.1"}, "another host": {"elsewhere.example"}} {
-		t.Run(name, func(t *testing.T) {
-			real, impostor := newAuthority(t, time.Hour, "127.0.0.1"), newAuthority(t, time.Hour, names...)
-			o := impostor.options(t.TempDir())
-			if name == "another root" {
-				o.Token = real.token
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-			defer cancel()
-			_, err := OpenIdentity(ctx, o)
-			if !errors.Is(err, context.DeadlineExceeded) || impostor.spent {
-				t.Errorf("err %v, token spent %v", err, impostor.spent)
-			}
-		})
+func TestATokenIsNotSentToAnotherHost(t *testing.T) {
+	impostor := newAuthority(t, time.Hour, "elsewhere.example")
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := OpenIdentity(ctx, impostor.options(t.TempDir()))
+	if !errors.Is(err, context.DeadlineExceeded) || impostor.spent {
+		t.Errorf("err %v, token spent %v", err, impostor.spent)
+	}
+}
+
+func TestATokenOfAnotherControlPlaneIsAnErrorAtOnceAndNotSent(t *testing.T) {
+	own, other := newAuthority(t, time.Hour, "127.0.0.1"), newAuthority(t, time.Hour, "127.0.0.1")
+	o := other.options(t.TempDir())
+	o.Token = own.token
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := OpenIdentity(ctx, o); !errors.Is(err, errOtherAuthority) || strings.Contains(err.Error(), "\n") || other.spent {
+		t.Errorf("err %v, token spent %v; want %v in one line", err, other.spent, errOtherAuthority)
+	}
+	o.Addresses = append(o.Addresses, own.address)
+	if _, err := OpenIdentity(ctx, o); err != nil {
+		t.Errorf("with its own control plane second: %v", err)
+	}
+}
+
+func TestAJoinWhoseAnswerWasLostIsRepeated(t *testing.T) {
+	a := newAuthority(t, time.Hour, "127.0.0.1")
+	a.lose = 2
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := OpenIdentity(ctx, a.options(t.TempDir())); err != nil {
+		t.Errorf("after two lost answers: %v", err)
+	}
+}
+
+func TestAnIdentityThatExpiresWhileRunningTakesAnotherToken(t *testing.T) {
+	a, dir := newAuthority(t, -500*time.Millisecond, "127.0.0.1"), t.TempDir()
+	reg, o := prometheus.NewRegistry(), a.options(dir)
+	o.TokenFile, o.Reg = filepath.Join(dir, "token"), reg
+	write(t, o.TokenFile, a.token+"\n")
+	id, err := OpenIdentity(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := id.renew(t.Context()); err == nil || !strings.Contains(err.Error(), "its join token is spent") {
+		t.Errorf("with the token it began with: %v", err)
+	}
+	a.token = strings.Replace(a.token, "00ff", "00fe", 1)
+	a.spent, a.life = false, time.Hour
+	write(t, o.TokenFile, a.token+"\n")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- id.Run(ctx) }()
+	for late := time.Now().Add(10 * time.Second); id.current().expired() && time.Now().Before(late); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	cancel()
+	<-done
+	families, err := reg.Gather()
+	if err != nil || len(families) != 1 {
+		t.Fatalf("metrics %v, %v", families, err)
+	}
+	if got, want := families[0].Metric[0].GetGauge().GetValue(), float64(id.Expires().Unix()); got != want || time.Until(id.Expires()) < time.Minute {
+		t.Errorf("%s is %v, want %v, in an hour", families[0].GetName(), got, want)
 	}
 }
 

@@ -80,6 +80,8 @@ func (p *keyPair) nodeID() string {
 	return id
 }
 
+func (p *keyPair) expired() bool { return time.Now().After(p.leaf.NotAfter) }
+
 // renewAt is at two thirds of the certificate's life.
 func (p *keyPair) renewAt() time.Time {
 	return p.leaf.NotAfter.Add(-p.leaf.NotAfter.Sub(p.since) / 3)
