@@ -20,8 +20,9 @@ type Config struct {
 
 // Refusal is one resource that a Target could not take, and why.
 type Refusal struct {
-	Kind, Name string
-	Reason     string
+	Kind   string `json:"kind"`
+	Name   string `json:"name,omitempty"`
+	Reason string `json:"reason"`
 }
 
 // Target runs configurations. Package proxy has the real one.

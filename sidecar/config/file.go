@@ -58,7 +58,8 @@ func NewFile(o FileOptions) *File {
 // Status is what runs now. It may be called at any time.
 func (f *File) Status() Status { return f.board.read() }
 
-// Run loads the file, whose mistakes end it, and then again whenever it changes, until ctx ends, whose error it returns.
+// Run loads the file unless Reload did, and mistakes in it then end Run. It loads the file again whenever it changes,
+// until ctx ends, whose error it returns.
 func (f *File) Run(ctx context.Context) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -69,7 +70,7 @@ func (f *File) Run(ctx context.Context) error {
 	if err := watcher.Add(filepath.Dir(f.o.Path)); err != nil {
 		return fmt.Errorf("watch %s: %w", f.o.Path, err)
 	}
-	if err := f.Reload(); err != nil {
+	if err := f.begin(); err != nil {
 		return err
 	}
 	settle := stoppedTimer()
@@ -89,8 +90,20 @@ func (f *File) Run(ctx context.Context) error {
 	}
 }
 
-// Reload reads the file now, as on SIGHUP, even if it has not changed. The error names every mistake: those of the
-// file (resource.Errors), or what the target could not run.
+// begin loads the file for the first time, or again if it changed before it was watched.
+func (f *File) begin() error {
+	f.mu.Lock()
+	loaded := f.loaded != [sha256.Size]byte{}
+	f.mu.Unlock()
+	if !loaded {
+		return f.Reload()
+	}
+	f.reloadIfChanged()
+	return nil
+}
+
+// Reload reads the file now, as on SIGHUP, even if it has not changed. The error has every mistake, each of
+// which is logged too: those of the file, or what the target could not run (resource.Errors).
 func (f *File) Reload() error {
 	data, err := readFile(f.o.Path)
 	if err != nil {
@@ -142,8 +155,6 @@ func (f *File) loadLocked(data []byte) error {
 	f.board.update(func(s *Status) {
 		s.Source, s.Generation, s.Confirmed, s.Refused = SourceFile, c.Generation, time.Now(), refusals
 	})
-	f.o.Log.Info("configuration applied", "path", f.o.Path, "generation", c.Generation, "upstreams", len(c.Upstreams),
-		"bindings", len(c.Bindings), "refused", len(refusals))
 	var errs resource.Errors
 	for _, r := range refusals {
 		errs = append(errs, resource.Error{Path: f.o.Path + ": " + r.Kind + "/" + r.Name, Message: r.Reason})

@@ -19,19 +19,21 @@ const (
 	SourceControlPlane = "control plane"
 )
 
-// Status is what runs and how current it is, for the admin page and readiness.
+// Status is what runs and how current it is, for the admin page and readiness. Operators' scripts read its JSON form:
+// add fields freely, do not rename.
 type Status struct {
 	// Source is where what runs came from; SourceNone means that nothing is configured.
-	Source string
+	Source string `json:"source"`
 	// Generation is what runs.
-	Generation string
-	// Confirmed is when what runs was last known to be what should; the present while connected.
-	Confirmed time.Time
+	Generation string `json:"generation"`
+	// Confirmed is when what runs was last known to be what should; the present while connected. Zero, and absent in
+	// JSON, while nothing runs.
+	Confirmed time.Time `json:"confirmed,omitzero"`
 	// Connected is whether the control plane answers, Since from when it has been so or not. False for a file.
-	Connected bool
-	Since     time.Time
+	Connected bool      `json:"connected"`
+	Since     time.Time `json:"since"`
 	// Refused is what does not run as it should, ordered by kind and name. Errors of a whole file have no name.
-	Refused []Refusal
+	Refused []Refusal `json:"refused"`
 }
 
 // board is where a source puts its status for others to read.
@@ -51,11 +53,26 @@ func (b *board) read() Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := b.status
-	out.Refused = slices.Clone(out.Refused)
-	if out.Connected && out.Source == SourceControlPlane {
+	out.Refused = append([]Refusal{}, out.Refused...) // none is [], not null
+	if out.followed() {
 		out.Confirmed = time.Now()
 	}
+	out.Confirmed, out.Since = out.Confirmed.UTC(), out.Since.UTC()
 	return out
+}
+
+// followed is whether what runs is what the control plane wants now.
+func (s Status) followed() bool { return s.Connected && s.Source == SourceControlPlane }
+
+// age is how old the confirmation of what runs is, in seconds; -1 when nothing runs.
+func (s Status) age() float64 {
+	switch {
+	case s.Confirmed.IsZero():
+		return -1
+	case s.followed():
+		return 0
+	}
+	return max(0, time.Since(s.Confirmed).Seconds())
 }
 
 // metrics of the xDS client. Dashboards and alerts read these names: add freely, do not rename.
@@ -75,12 +92,7 @@ func newMetrics(r prometheus.Registerer, b *board) *metrics {
 		return 0
 	})
 	gauge("outrigger_xds_config_age_seconds", "Since the configuration was last known to be current; 0 while connected, -1 when there is none.",
-		func(s Status) float64 {
-			if s.Confirmed.IsZero() {
-				return -1
-			}
-			return max(0, time.Since(s.Confirmed).Seconds())
-		})
+		Status.age)
 	gauge("outrigger_xds_refused_resources", "Resources that do not run in the version that they should.", func(s Status) float64 {
 		return float64(len(s.Refused))
 	})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -13,8 +14,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
@@ -26,6 +29,9 @@ const (
 	keepAliveWait  = 10 * time.Second
 	firstRetry     = 500 * time.Millisecond
 	lastRetry      = 30 * time.Second
+	// A stream that lived for less does not shorten the back-off: two sidecars of one node id, who end each other's
+	// streams, would never slow down.
+	steadyAfter = lastRetry
 )
 
 // XDSOptions say how a sidecar gets its configuration from a control plane.
@@ -58,12 +64,13 @@ type XDS struct {
 	board   board
 	dial    []grpc.DialOption // of tests
 
-	// Owned by Run.
-	state *state
-	clock *time.Timer // runs while a manifest waits
+	// Owned by Restore, then by Run.
+	state    *state
+	clock    *time.Timer // runs while a manifest waits
+	restored bool
 }
 
-// NewXDS makes a client; Run starts it.
+// NewXDS makes a client; Restore and Run start it.
 func NewXDS(o XDSOptions) (*XDS, error) {
 	if len(o.Addresses) == 0 || o.NodeID == "" || o.Credentials == nil || o.Target == nil || o.Log == nil {
 		return nil, errors.New("xds: addresses, node id, credentials, target and log are required")
@@ -80,22 +87,23 @@ func NewXDS(o XDSOptions) (*XDS, error) {
 // Status is what runs now. It may be called at any time.
 func (x *XDS) Status() Status { return x.board.read() }
 
-// Run applies what is on disk, then follows the control plane until ctx ends, whose error it returns. A control plane
-// that is away changes nothing of what runs.
+// Run applies what is on disk unless Restore did, then follows the control plane until ctx ends, whose error it
+// returns. A control plane that is away changes nothing of what runs.
 func (x *XDS) Run(ctx context.Context) error {
-	x.restore()
+	x.Restore()
 	address, failures := rand.IntN(len(x.o.Addresses)), 0
 	for {
+		began := time.Now()
 		answered, err := x.connection(ctx, x.o.Addresses[address])
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if answered {
+		if answered && time.Since(began) >= steadyAfter {
 			failures = 0
 		}
 		wait := retryAfter(failures)
 		failures++
-		x.o.Log.Warn("no connection to the control plane", "address", x.o.Addresses[address], "error", err, "retry_in", wait.Round(time.Millisecond))
+		x.logLost(x.o.Addresses[address], err, wait)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -110,11 +118,23 @@ func retryAfter(failures int) time.Duration {
 	return rand.N(min(lastRetry, firstRetry<<min(failures, 10)))
 }
 
-// restore applies the last generation on disk.
-func (x *XDS) restore() {
-	if x.disk == nil {
+// logLost says why there is no connection. ABORTED is how a control plane ends a stream whose place another has taken.
+func (x *XDS) logLost(address string, err error, wait time.Duration) {
+	log := x.o.Log.With("address", address, "error", err, "retry_in", wait.Round(time.Millisecond))
+	if status.Code(err) == codes.Aborted {
+		log.Error("another sidecar has connected with this node id and taken over: give each its own", "node", x.o.NodeID)
 		return
 	}
+	log.Warn("no connection to the control plane")
+}
+
+// Restore applies the last generation on disk, so that Status has it when it returns. It is called before Run, if at
+// all; a second call does nothing.
+func (x *XDS) Restore() {
+	if x.disk == nil || x.restored {
+		return
+	}
+	x.restored = true
 	saved, entries := x.disk.load()
 	if saved == nil {
 		return
@@ -161,8 +181,14 @@ func (x *XDS) follow(ctx context.Context, cancel context.CancelFunc, s adsStream
 		}
 		x.lost()
 	}()
+	why := func(err error) error {
+		if errors.Is(err, io.EOF) { // of a Send: the stream has ended, and only its other half knows why
+			alive, err = false, lastError(responses, ended)
+		}
+		return err
+	}
 	if err := x.handle(s, connected{}); err != nil {
-		return false, err
+		return false, why(err)
 	}
 	for {
 		var e event = overdue{}
@@ -181,7 +207,18 @@ func (x *XDS) follow(ctx context.Context, cancel context.CancelFunc, s adsStream
 			e = x.read(r)
 		}
 		if err := x.handle(s, e); err != nil {
-			return answered, err
+			return answered, why(err)
+		}
+	}
+}
+
+// lastError is how a stream ended whose responses nobody needs any more.
+func lastError(responses <-chan *discoveryv3.DeltaDiscoveryResponse, ended <-chan error) error {
+	for {
+		select {
+		case <-responses:
+		case err := <-ended:
+			return err
 		}
 	}
 }
@@ -253,8 +290,6 @@ func (x *XDS) handle(s adsStream, e event) error {
 // apply hands a configuration to the target.
 func (x *XDS) apply(c *Config) []Refusal {
 	refusals := x.o.Target.Apply(c)
-	x.o.Log.Info("configuration applied", "generation", c.Generation, "upstreams", len(c.Upstreams),
-		"bindings", len(c.Bindings), "refused", len(refusals))
 	for _, r := range refusals {
 		x.o.Log.Error("a resource was refused", "kind", r.Kind, "name", r.Name, "reason", r.Reason)
 	}

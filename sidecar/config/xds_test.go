@@ -1,16 +1,27 @@
 package config
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/proto/resource"
@@ -283,6 +294,120 @@ func TestASidecarOnceConfiguredStartsWithTheControlPlaneAway(t *testing.T) {
 		}
 		wantEqual(t, "applied", again.count(), 1)
 	})
+}
+
+func TestWhatIsOnDiskRunsBeforeAnythingElseIsTried(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(t)
+		p.put(up("u", "http://a"), bind("b", "/1", "u"))
+		p.manifest("g1")
+		first := startSidecar(t, p, &fakeTarget{}, dir)
+		first.stop()
+
+		target, o := &fakeTarget{}, first.o
+		o.Target, o.Reg = target, nil
+		x, err := NewXDS(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.Restore()
+		x.Restore() // does nothing
+		wantEqual(t, "runs", target.runs(), []string{"Upstream/u=http://a", "Binding/b=/1"})
+		wantEqual(t, "applied", target.count(), 1)
+		if st := x.Status(); st.Source != SourceDisk || st.Generation != "g1" {
+			t.Errorf("status: %+v", st)
+		}
+	})
+}
+
+// rivalry is a control plane at which each stream ends the one before.
+type rivalry struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+
+	mu      sync.Mutex // guards below
+	streams int
+	replace chan struct{}
+}
+
+func (r *rivalry) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	r.mu.Lock()
+	if r.replace != nil {
+		close(r.replace)
+	}
+	replaced := make(chan struct{})
+	r.replace = replaced
+	r.streams++
+	r.mu.Unlock()
+	if err := s.Send(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: upstreamType, Nonce: "1"}); err != nil {
+		return err
+	}
+	select {
+	case <-replaced:
+		return status.Error(codes.Aborted, "another stream of the same node id has taken over")
+	case <-s.Context().Done():
+		return s.Context().Err()
+	}
+}
+
+func TestTwoSidecarsOfOneNodeIDSlowDownAndSaySo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, l, server := &rivalry{}, bufconn.Listen(1<<20), grpc.NewServer()
+		discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, r)
+		go func() { _ = server.Serve(l) }()
+		defer server.Stop()
+		var log strings.Builder // of one of them; read when it has stopped
+		ctx, cancel := context.WithCancel(t.Context())
+		var wait sync.WaitGroup
+		for _, logger := range []*slog.Logger{slog.New(slog.NewTextHandler(&log, nil)), slog.New(slog.DiscardHandler)} {
+			x, err := NewXDS(XDSOptions{Addresses: []string{"127.0.0.1:1"}, NodeID: node, Target: &fakeTarget{}, Log: logger,
+				Credentials: func() credentials.TransportCredentials { return insecure.NewCredentials() }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			x.dial = []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) })}
+			wait.Go(func() { _ = x.Run(ctx) })
+		}
+		time.Sleep(10 * time.Minute)
+		cancel()
+		wait.Wait()
+		if r.streams < 3 || r.streams > 150 {
+			t.Errorf("%d streams in ten minutes, want some, and no more than one in four seconds", r.streams)
+		}
+		if !strings.Contains(log.String(), `level=ERROR msg="another sidecar has connected with this node id`) {
+			t.Errorf("the log does not say why:\n%s", log.String())
+		}
+	})
+}
+
+func TestStatusAsJSON(t *testing.T) {
+	b := board{status: Status{Source: SourceNone, Since: time.Unix(1, 0)}}
+	check := func(want string) {
+		t.Helper()
+		if got, err := json.Marshal(b.read()); err != nil || string(got) != want {
+			t.Errorf("got  %s (%v)\nwant %s", got, err, want)
+		}
+	}
+	check(`{"source":"none","generation":"","connected":false,"since":"1970-01-01T00:00:01Z","refused":[]}`)
+	b.status = Status{Source: SourceFile, Generation: "g", Confirmed: time.Unix(2, 0), Since: time.Unix(1, 0), Refused: []Refusal{{Kind: "File", Reason: "r"}}}
+	check(`{"source":"file","generation":"g","confirmed":"1970-01-01T00:00:02Z","connected":false,"since":"1970-01-01T00:00:01Z","refused":[{"kind":"File","reason":"r"}]}`)
+}
+
+func TestTheConfigurationHasNoAgeWhileConnected(t *testing.T) {
+	past := time.Now().Add(-time.Minute)
+	for _, tt := range []struct {
+		s    Status
+		want func(float64) bool
+	}{
+		{Status{Source: SourceNone}, func(age float64) bool { return age == -1 }},
+		{Status{Source: SourceControlPlane, Connected: true, Confirmed: past}, func(age float64) bool { return age == 0 }},
+		{Status{Source: SourceControlPlane, Confirmed: past}, func(age float64) bool { return age >= 60 }},
+		{Status{Source: SourceDisk, Connected: true, Confirmed: past}, func(age float64) bool { return age >= 60 }},
+	} {
+		if got := tt.s.age(); !tt.want(got) {
+			t.Errorf("%+v: age %v", tt.s, got)
+		}
+	}
 }
 
 func TestACorruptFileFallsBackToTheGenerationBefore(t *testing.T) {
