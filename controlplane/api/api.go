@@ -38,11 +38,16 @@ type Fleet interface {
 	Revision() int64
 	// Sidecars are all that are known, ordered by id.
 	Sidecars() []*outriggerv1.Sidecar
+	// Revoke ends a sidecar's stream to this replica and forgets it.
+	Revoke(nodeID string)
 }
 
-// Tokens makes join tokens.
-type Tokens interface {
+// Authority decides which sidecars are admitted.
+type Authority interface {
+	// Create makes a join token.
 	Create(ctx context.Context, labels map[string]string, ttl time.Duration, maxUses int32) (token string, expires time.Time, err error)
+	// Revoke takes back a sidecar's admission, and reports whether it had one.
+	Revoke(ctx context.Context, nodeID string) (found bool, err error)
 }
 
 // Options say who may call. Token is required.
@@ -61,11 +66,11 @@ type Options struct {
 // API serves ResourceService.
 type API struct {
 	// Set by New, never changed.
-	store   *store.Store
-	fleet   Fleet
-	tokens  Tokens
-	options Options
-	token   [sha256.Size]byte
+	store     *store.Store
+	fleet     Fleet
+	authority Authority
+	options   Options
+	token     [sha256.Size]byte
 
 	writing  chan struct{} // capacity 1: held by the request that writes
 	stopped  chan struct{} // closed by Stop
@@ -73,7 +78,7 @@ type API struct {
 }
 
 // New makes an API over a store, which its caller closes after the last request.
-func New(s *store.Store, f Fleet, t Tokens, o Options) (*API, error) {
+func New(s *store.Store, f Fleet, au Authority, o Options) (*API, error) {
 	if o.Token == "" {
 		return nil, errors.New("api: no token: every caller would be let in")
 	}
@@ -81,13 +86,13 @@ func New(s *store.Store, f Fleet, t Tokens, o Options) (*API, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &API{
-		store:   s,
-		fleet:   f,
-		tokens:  t,
-		options: o,
-		token:   sha256.Sum256([]byte(o.Token)),
-		writing: make(chan struct{}, 1),
-		stopped: make(chan struct{}),
+		store:     s,
+		fleet:     f,
+		authority: au,
+		options:   o,
+		token:     sha256.Sum256([]byte(o.Token)),
+		writing:   make(chan struct{}, 1),
+		stopped:   make(chan struct{}),
 	}, nil
 }
 

@@ -39,14 +39,19 @@ func (fleet) Status(kind, name string) *outriggerv1.Status {
 
 func (fleet) Revision() int64 { return math.MaxInt64 }
 
+func (fleet) Revoke(string) {}
+
 func (fleet) Sidecars() []*outriggerv1.Sidecar { return []*outriggerv1.Sidecar{{Id: "s1"}} }
 
-// tokens writes its arguments into the token.
-type tokens struct{}
+// authority writes its arguments into the token.
+type authority struct{}
 
-func (tokens) Create(_ context.Context, labels map[string]string, ttl time.Duration, uses int32) (string, time.Time, error) {
+func (authority) Create(_ context.Context, labels map[string]string, ttl time.Duration, uses int32) (string, time.Time, error) {
 	return fmt.Sprintf("%v %v %d", labels, ttl, uses), time.Unix(1e9, 0), nil
 }
+
+// Revoke knows one sidecar.
+func (authority) Revoke(_ context.Context, nodeID string) (bool, error) { return nodeID == "s1", nil }
 
 const secret = "a-secret-token"
 
@@ -70,7 +75,7 @@ func start(t *testing.T) *server {
 // serve starts a replica over a store.
 func serve(t *testing.T, s *store.Store) *server {
 	t.Helper()
-	a, err := New(s, fleet{}, tokens{}, Options{Token: secret, Origins: []string{"https://console.example"}})
+	a, err := New(s, fleet{}, authority{}, Options{Token: secret, Origins: []string{"https://console.example"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -582,7 +587,7 @@ func TestOnlyTheTokenOpensRPCs(t *testing.T) {
 			}
 		}
 	}
-	if _, err := New(s.store, fleet{}, tokens{}, Options{}); err == nil {
+	if _, err := New(s.store, fleet{}, authority{}, Options{}); err == nil {
 		t.Error("New without a token: no error")
 	}
 }

@@ -18,7 +18,7 @@ func BenchmarkApply(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer s.Close()
-			a, err := New(s, fleet{}, tokens{}, Options{Token: secret})
+			a, err := New(s, fleet{}, authority{}, Options{Token: secret})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -5,9 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"strings"
-	"time"
 
-	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/store"
@@ -136,40 +134,4 @@ func parsePosition(token string) (p position, ok bool) {
 	}
 	_, err = fmt.Sscanf(string(text), "%d %s", &p.revision, &p.key)
 	return p, err == nil && p.revision > 0 && strings.HasPrefix(p.key, store.ResourcesPrefix)
-}
-
-// ListSidecars implements ResourceService.
-func (a *API) ListSidecars(context.Context, *outriggerv1.ListSidecarsRequest) (*outriggerv1.ListSidecarsResponse, error) {
-	return &outriggerv1.ListSidecarsResponse{Sidecars: a.fleet.Sidecars()}, nil
-}
-
-// Bounds of a join token.
-const (
-	defaultTTL = time.Hour
-	maxTTL     = 30 * 24 * time.Hour
-	maxUses    = 100_000
-)
-
-// CreateJoinToken implements ResourceService.
-func (a *API) CreateJoinToken(ctx context.Context, req *outriggerv1.CreateJoinTokenRequest) (*outriggerv1.CreateJoinTokenResponse, error) {
-	ttl, uses := defaultTTL, max(req.MaxUses, 1)
-	mistakes := resource.ValidLabels("labels", req.Labels)
-	if req.Ttl != nil {
-		ttl = req.Ttl.AsDuration()
-	}
-	if ttl <= 0 || ttl > maxTTL {
-		mistakes = append(mistakes, resource.Error{Path: "ttl", Message: fmt.Sprintf("%v, expected above 0 and at most %v", ttl, maxTTL)})
-	}
-	if req.MaxUses < 0 || req.MaxUses > maxUses {
-		mistakes = append(mistakes, resource.Error{Path: "max_uses", Message: fmt.Sprintf("%d, expected 1 to %d", req.MaxUses, maxUses)})
-	}
-	if len(mistakes) > 0 {
-		return nil, invalid(mistakes)
-	}
-	token, expires, err := a.tokens.Create(ctx, req.Labels, ttl, uses)
-	if err != nil {
-		a.options.Log.Error("no join token made", "error", err)
-		return nil, connect.NewError(connect.CodeUnavailable, err)
-	}
-	return &outriggerv1.CreateJoinTokenResponse{Token: token, Expires: timestamppb.New(expires)}, nil
 }

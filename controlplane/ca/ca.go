@@ -4,13 +4,15 @@
 //
 // A sidecar is admitted once against a join token, which decides its labels, and
 // from then on renews with the certificate it holds. What is known of it is its
-// record in the store; whoever deletes that ends its renewals and its next
-// stream. Root, tokens and records live in the store, so that replicas agree
+// record in the store; Revoke deletes that, which ends its renewals and, by
+// FollowRevocations in each replica, its stream.
+//
+// Root, tokens and records live in the store, so that replicas agree
 // and a restart changes nothing. The root's private key is in there too: who
 // reads the store can be any sidecar.
 //
-// An Authority is safe for concurrent use. Its only goroutine is the caller's
-// in Run. Not here: what a sidecar may receive (package compile).
+// An Authority is safe for concurrent use. Its only goroutines are the caller's
+// in Run and FollowRevocations. Not here: what a sidecar may receive (package compile).
 package ca
 
 import (
@@ -55,7 +57,7 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Authority issues certificates. It is the IdentityService, and the api package's Tokens.
+// Authority issues certificates. It is the IdentityService, and the api package's Authority.
 type Authority struct {
 	outriggerv1.UnimplementedIdentityServiceServer
 

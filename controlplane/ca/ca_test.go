@@ -517,3 +517,68 @@ func FuzzCheckRequest(f *testing.F) {
 		}
 	})
 }
+
+func TestARevokedSidecarIsNotIdentifiedAndDoesNotRenew(t *testing.T) {
+	w := newWorld(t)
+	text := w.token(2)
+	certificate, err := w.issue("team/n", text, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, unknown := range []string{"other", "", "team", "not an id"} {
+		if found, err := w.Revoke(t.Context(), unknown); found || err != nil {
+			t.Errorf("Revoke(%q) = %v, %v; want false", unknown, found, err)
+		}
+	}
+	if found, err := w.Revoke(t.Context(), "team/n"); !found || err != nil {
+		t.Fatalf("Revoke = %v, %v; want true", found, err)
+	}
+	if _, err := w.issue("team/n", "", certificate); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("renewal: %v, want PermissionDenied", err)
+	}
+	if found, err := w.Revoke(t.Context(), "team/n"); found || err != nil {
+		t.Errorf("a second Revoke = %v, %v; want false", found, err)
+	}
+	if _, err := w.issue("team/n", text, nil); err != nil {
+		t.Errorf("joining anew with a use that is left: %v", err)
+	}
+}
+
+// TestEveryReplicaHearsOfADeletedRecord holds also for what was deleted while a replica did not watch.
+func TestEveryReplicaHearsOfADeletedRecord(t *testing.T) {
+	w := newWorld(t)
+	other := w.replica(w.store)
+	for _, id := range []string{"a", "team/b", "c"} {
+		if _, err := w.issue(id, w.token(1), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	heard := make(chan string, 3)
+	expect := func(want string) {
+		t.Helper()
+		select {
+		case got := <-heard:
+			if got != want {
+				t.Errorf("heard of %q, want %q", got, want)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%q was not heard of", want)
+		}
+	}
+	known := map[string]bool{sidecarPrefix + "gone": true, sidecarPrefix + "c": true}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		other.followRecords(ctx, known, func(id string) { heard <- id }) // ends with ctx
+	}()
+	expect("gone")
+	for _, id := range []string{"team/b", "a"} {
+		if _, err := w.Revoke(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		expect(id)
+	}
+	cancel()
+	<-done
+}

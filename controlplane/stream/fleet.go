@@ -125,6 +125,26 @@ func (s *Server) detach(st *stream) {
 	s.metrics.connected.Dec()
 }
 
+// Revoke ends a sidecar's stream and forgets the sidecar. Call it after what admitted it is gone: a stream that was
+// identified before then and is attached after is refused.
+func (s *Server) Revoke(nodeID string) {
+	s.revoked.Add(1)
+	sh := s.shardOf(nodeID)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	n := sh.nodes[nodeID]
+	if n == nil {
+		return
+	}
+	delete(sh.nodes, nodeID)
+	s.known.Add(-1)
+	if n.stream != nil {
+		n.stream.end(errRevoked)
+		n.stream = nil
+		s.metrics.connected.Dec()
+	}
+}
+
 // refresh brings every node of the shard to c.
 func (sh *shard) refresh(c *compile.Compiled, now time.Time) {
 	sh.mu.Lock()

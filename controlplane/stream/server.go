@@ -87,6 +87,7 @@ type Server struct {
 	close   context.CancelCauseFunc
 
 	streams atomic.Int64
+	revoked atomic.Int64 // calls of Revoke so far
 	known   atomic.Int64 // nodes in all shards
 
 	setting  sync.Mutex // held by SetCompiled, so that state never goes back
@@ -99,6 +100,7 @@ type Server struct {
 // Reasons for which a stream ends before the sidecar ends it.
 var (
 	errClosing  = status.Error(codes.Unavailable, "the control plane is stopping: connect again")
+	errRevoked  = status.Error(codes.PermissionDenied, "the sidecar was deleted: it needs a new join token")
 	errReplaced = status.Error(codes.Aborted, "another stream of the same node id has taken over")
 	errExpired  = status.Error(codes.Unauthenticated, "the client certificate has expired")
 	errSilent   = status.Error(codes.DeadlineExceeded, "no request came on this stream")
@@ -174,7 +176,7 @@ func (s *Server) DeltaAggregatedResources(wire discovery.AggregatedDiscoveryServ
 	}
 	ctx, end := context.WithCancelCause(s.open)
 	defer end(nil)
-	st := &stream{server: s, end: end}
+	st := &stream{server: s, peer: wire.Context(), end: end, revoked: s.revoked.Load()}
 	if s.opts.Identify != nil {
 		who, err := s.opts.Identify(wire.Context())
 		if err != nil {
@@ -189,8 +191,8 @@ func (s *Server) DeltaAggregatedResources(wire discovery.AggregatedDiscoveryServ
 	defer st.silent.Stop()
 	// One delta server for each stream: ctx then ends this stream alone, and st need not look streams up by id.
 	err := delta.NewServer(ctx, st, st).DeltaStreamHandler(wire, xds.AnyType)
-	if err == nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx) // a request that came meanwhile may have failed for a lesser reason
 	}
 	s.logEnd(st, err)
 	return err

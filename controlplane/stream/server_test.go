@@ -51,6 +51,8 @@ type plane struct {
 	store   *store.Store
 	ca      *ca.Authority // nil in plaintext
 	address string
+
+	identified atomic.Int64 // streams whose peer was identified
 }
 
 // newPlane serves with mTLS and follows a store.
@@ -64,7 +66,11 @@ func newPlaneWith(t *testing.T, o ca.Options) *plane {
 	if p.ca, err = ca.Open(t.Context(), p.store, o); err != nil {
 		t.Fatal(err)
 	}
-	p.Server = New(Options{Identify: p.ca.Identify, Log: quietLog, Metrics: prometheus.NewRegistry()})
+	identify := func(ctx context.Context) (ca.Identity, error) {
+		defer p.identified.Add(1)
+		return p.ca.Identify(ctx)
+	}
+	p.Server = New(Options{Identify: identify, Log: quietLog, Metrics: prometheus.NewRegistry()})
 	p.serve(grpc.Creds(credentials.NewTLS(p.ca.ServerTLS())))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -799,5 +805,42 @@ func TestChangesMadeWithinTheQuietPeriodAreMerged(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestARevokedSidecarsStreamEndsAndItIsForgotten(t *testing.T) {
+	p := newPlane(t)
+	conn := p.join("n", nil)
+	s, other := connect(t, conn, nil).subscribe(nil), connect(t, p.join("other", nil), nil).subscribe(nil)
+	s.settle()
+	other.settle()
+	if found, err := p.ca.Revoke(t.Context(), "n"); !found || err != nil {
+		t.Fatalf("ca.Revoke = %v, %v", found, err)
+	}
+	p.Revoke("n")
+	p.Revoke("n") // once more changes nothing
+	s.wantEnd(codes.PermissionDenied, "deleted")
+	if got := p.Sidecars(); len(got) != 1 || got[0].Id != "other" {
+		t.Errorf("sidecars: %v, want only the other", got)
+	}
+	if got := value(t, p.metrics.connected); got != 1 {
+		t.Errorf("%v connected, want 1", got)
+	}
+	connect(t, conn, nil).subscribe(nil).wantEnd(codes.PermissionDenied, "not admitted")
+	connect(t, p.join("n", nil), nil).subscribe(nil).settle() // with a new token it may come back
+}
+
+// TestASidecarRevokedBeforeItsFirstRequestIsRefused is about a stream that Revoke cannot see yet.
+func TestASidecarRevokedBeforeItsFirstRequestIsRefused(t *testing.T) {
+	p := newPlane(t)
+	s := connect(t, p.join("n", nil), nil)
+	eventually(t, "stream", func() bool { return p.streams.Load() == 1 && p.identified.Load() == 1 })
+	if found, err := p.ca.Revoke(t.Context(), "n"); !found || err != nil {
+		t.Fatalf("ca.Revoke = %v, %v", found, err)
+	}
+	p.Revoke("n")
+	s.subscribe(nil).wantEnd(codes.PermissionDenied, "deleted")
+	if got := p.Sidecars(); len(got) != 0 {
+		t.Errorf("sidecars: %v, want none", got)
 	}
 }

@@ -23,7 +23,9 @@ import (
 type stream struct {
 	// Set before the delta server starts, never changed.
 	server   *Server
-	identity ca.Identity // zero in plaintext mode
+	identity ca.Identity     // zero in plaintext mode
+	peer     context.Context // of the call: who the peer is
+	revoked  int64           // Server.revoked from before identity was known
 	end      context.CancelCauseFunc
 	silent   *time.Timer // ends the stream unless stopped by a first request
 
@@ -98,12 +100,28 @@ func (s *stream) OnStreamDeltaRequest(_ int64, req *discovery.DeltaDiscoveryRequ
 func (s *stream) checkNode(n *core.Node) error {
 	if s.node == nil {
 		s.silent.Stop()
-		return s.server.attach(s, n)
+		if err := s.server.attach(s, n); err != nil {
+			return err
+		}
+		return s.stillAdmitted()
 	}
 	if id := n.GetId(); id != "" && id != s.node.id {
 		return status.Errorf(codes.PermissionDenied, "this stream is of node %q, not of %q", s.node.id, id)
 	}
 	return nil
+}
+
+// stillAdmitted identifies the peer again if any sidecar was revoked since it was identified: that may have been this
+// one, whose stream Revoke could not find before it was attached.
+func (s *stream) stillAdmitted() error {
+	if s.server.opts.Identify == nil || s.server.revoked.Load() == s.revoked {
+		return nil
+	}
+	_, err := s.server.opts.Identify(s.peer)
+	if status.Code(err) == codes.PermissionDenied {
+		s.server.Revoke(s.node.id)
+	}
+	return err
 }
 
 // checkNames refuses subscriptions to single names: a sidecar gets everything in its view. It also keeps the delta

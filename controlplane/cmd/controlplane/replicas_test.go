@@ -46,6 +46,30 @@ func startEtcd(t *testing.T) string {
 	return client.String()
 }
 
+// TestADeletedSidecarIsGoneFromEveryReplica deletes at the replica to which the sidecar is not connected.
+func TestADeletedSidecarIsGoneFromEveryReplica(t *testing.T) {
+	etcd := startEtcd(t)
+	first := start(t, filepath.Join(t.TempDir(), "first"), "--etcd", etcd)
+	second := start(t, filepath.Join(t.TempDir(), "second"), "--etcd", etcd)
+	c := second.client("http", http.DefaultTransport)
+	token, err := c.CreateJoinToken(t.Context(), &outriggerv1.CreateJoinTokenRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := first.sidecar("team/demo", token.Token, &target{})
+	eventually(t, "connection", func() bool { return x.Status().Connected })
+	if _, err := c.DeleteSidecar(t.Context(), &outriggerv1.DeleteSidecarRequest{Id: "team/demo"}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "end of the stream", func() bool { return !x.Status().Connected })
+	list, err := first.client("http", http.DefaultTransport).ListSidecars(t.Context(), &outriggerv1.ListSidecarsRequest{})
+	if err != nil || len(list.Sidecars) != 0 {
+		t.Errorf("the replica that it was connected to lists %v (%v), want none", list, err)
+	}
+	first.stop()
+	second.stop()
+}
+
 func TestReplicasOverOneClusterAreOneControlPlane(t *testing.T) {
 	etcd := startEtcd(t)
 	first := start(t, filepath.Join(t.TempDir(), "first"), "--etcd", etcd)

@@ -160,6 +160,9 @@ func (p *plane) start(ctx context.Context) {
 	p.background.Go(func() { p.fleet.Follow(ctx, p.store) })
 	p.background.Go(func() { p.fleet.Run(ctx) })
 	p.background.Go(func() { p.ca.Run(ctx) })
+	if !p.o.xdsPlaintext { // there, nobody is admitted
+		p.background.Go(func() { p.ca.FollowRevocations(ctx, p.fleet.Revoke) })
+	}
 	p.background.Go(func() { p.watch("admin", p.admin.Serve(p.adminListener)) })
 	p.background.Go(func() { p.watch("xds", p.xds.Serve(p.xdsListener)) })
 	p.background.Go(func() {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,16 +10,23 @@ import (
 	"github.com/spf13/cobra"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/proto/outrigger/v1/outriggerv1connect"
 	"github.com/outrigger-mesh/outrigger/proto/resource"
 )
+
+// kindSidecar is what a sidecar is called where it is deleted like a resource.
+const kindSidecar = "Sidecar"
 
 func deleteCommand(o *options) *cobra.Command {
 	var files []string
 	c := &cobra.Command{
 		Use:   "delete KIND NAME | delete -f FILE|DIR|-",
-		Short: "Delete resources",
+		Short: "Delete resources, or take back a sidecar's admission",
 		Long: "Delete a resource, or every one that files name, one after the other: those that name others first.\n" +
-			"It goes on after one that cannot be deleted. Revisions in files are not looked at.",
+			"It goes on after one that cannot be deleted. Revisions in files are not looked at.\n\n" +
+			"KIND may also be sidecar: its stream then ends, and it can neither connect nor renew its certificate.\n" +
+			"It goes on serving what it last had: stop its process to end that.",
+		Example: "  rigctl delete binding demo\n  rigctl delete -f outrigger.yaml\n  rigctl delete sidecar demo-1",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(files) > 0 && len(args) == 0 || len(files) == 0 && len(args) == 2 {
 				return nil
@@ -39,7 +47,7 @@ func deleteCommand(o *options) *cobra.Command {
 
 func deleteTargets(c *cobra.Command, args, files []string) ([]*outriggerv1.Resource, error) {
 	if len(files) == 0 {
-		kind, err := parseKind(args[0])
+		kind, err := parseKind(args[0], kindSidecar)
 		return []*outriggerv1.Resource{{Kind: kind, Name: args[1]}}, err
 	}
 	in, err := readInput(files, c.InOrStdin())
@@ -64,7 +72,7 @@ func deleteAll(c *cobra.Command, o *options, targets []*outriggerv1.Resource) er
 	}
 	var failures []error
 	for _, r := range targets {
-		_, err := call(c.Context(), o, client.Delete, &outriggerv1.DeleteRequest{Kind: r.Kind, Name: r.Name})
+		err := deleteOne(c.Context(), o, client, r)
 		var failed *exitError
 		switch {
 		case err == nil:
@@ -79,4 +87,13 @@ func deleteAll(c *cobra.Command, o *options, targets []*outriggerv1.Resource) er
 		return &exitError{exitRefused, errors.Join(failures...)}
 	}
 	return nil
+}
+
+func deleteOne(ctx context.Context, o *options, client outriggerv1connect.ResourceServiceClient, r *outriggerv1.Resource) error {
+	if r.Kind == kindSidecar {
+		_, err := call(ctx, o, client.DeleteSidecar, &outriggerv1.DeleteSidecarRequest{Id: r.Name})
+		return err
+	}
+	_, err := call(ctx, o, client.Delete, &outriggerv1.DeleteRequest{Kind: r.Kind, Name: r.Name})
+	return err
 }

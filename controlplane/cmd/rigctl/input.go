@@ -150,14 +150,15 @@ func refused(mistakes resource.Errors) error {
 	return &exitError{exitRefused, &mistakesError{found}}
 }
 
-// parseKind finds a kind by its name in any case, or its plural.
-func parseKind(s string) (string, error) {
-	for _, kind := range resource.Kinds() {
+// parseKind finds a kind of resource, or one of more, by its name in any case or its plural.
+func parseKind(s string, more ...string) (string, error) {
+	kinds := append(resource.Kinds(), more...)
+	for _, kind := range kinds {
 		if strings.EqualFold(s, kind) || strings.EqualFold(s, kind+"s") {
 			return kind, nil
 		}
 	}
-	return "", fmt.Errorf("%q is not a kind, expected one of %s", s, strings.Join(resource.Kinds(), ", "))
+	return "", fmt.Errorf("%q is not a kind, expected one of %s", s, strings.Join(kinds, ", "))
 }
 
 // parseLabels reads KEY=VALUE pairs.

@@ -62,6 +62,8 @@ func (fleet) Status(kind, name string) *outriggerv1.Status {
 
 func (fleet) Revision() int64 { return math.MaxInt64 }
 
+func (fleet) Revoke(string) {}
+
 func (fleet) Sidecars() []*outriggerv1.Sidecar {
 	return []*outriggerv1.Sidecar{{
 		Id: "pod-1", Connected: true, Version: "v1", Since: timestamppb.Now(), RunningGeneration: "a", DesiredGeneration: "b",
@@ -69,10 +71,15 @@ func (fleet) Sidecars() []*outriggerv1.Sidecar {
 	}}
 }
 
-type tokens struct{}
+type authority struct{}
 
-func (tokens) Create(_ context.Context, labels map[string]string, ttl time.Duration, uses int32) (string, time.Time, error) {
+func (authority) Create(_ context.Context, labels map[string]string, ttl time.Duration, uses int32) (string, time.Time, error) {
 	return fmt.Sprintf("token-%s-%v-%d", labels["app"], ttl, uses), time.Unix(1e9, 0), nil
+}
+
+// Revoke knows one sidecar.
+func (authority) Revoke(_ context.Context, nodeID string) (bool, error) {
+	return nodeID == "pod-1", nil
 }
 
 func newAPI(t *testing.T) *api.API {
@@ -82,7 +89,7 @@ func newAPI(t *testing.T) *api.API {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	a, err := api.New(s, fleet{}, tokens{}, api.Options{Token: "secret"})
+	a, err := api.New(s, fleet{}, authority{}, api.Options{Token: "secret"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,6 +226,9 @@ func TestAResourcesLife(t *testing.T) {
 	if out := r.run("", "sidecars"); !strings.Contains(out, "pod-1") || !strings.Contains(out, "behind") {
 		t.Errorf("sidecars:\n%s", out)
 	}
+	if out := r.run("", "delete", "sidecar", "pod-1"); out != "Sidecar/pod-1 deleted\n" {
+		t.Errorf("delete of a sidecar: %s", out)
+	}
 	status, _, stderr := r.try("", "delete", "upstream", "weather")
 	if status != 1 || !strings.Contains(stderr, "Upstream/weather is named by Binding/demo") {
 		t.Errorf("delete of what is named: exit %d, %s", status, stderr)
@@ -310,6 +320,8 @@ func TestExitStatuses(t *testing.T) {
 		want   string
 	}{
 		"not found":         {[]string{"get", "binding", "x"}, 1, "Binding/x does not exist"},
+		"no such sidecar":   {[]string{"delete", "sidecar", "pod-2"}, 1, "Sidecar/pod-2 does not exist"},
+		"delete of what":    {[]string{"delete", "gadget", "x"}, 2, "Upstream, Binding, Sidecar"},
 		"wrong token":       {[]string{"get", "--token-file", "wrong"}, 1, "--token-file"},
 		"broken YAML":       {[]string{"apply", "-f", "broken.yaml"}, 1, "broken.yaml"},
 		"no command":        {[]string{"frobnicate"}, 2, "unknown command"},

@@ -141,7 +141,7 @@ type Resource struct {
 	Kind   string            `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Name   string            `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Labels map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// The fields of the message named by kind, in protobuf's JSON form.
+	// The fields of the message named by kind, as in YAML: lowerCamelCase, short enum words, durations as 1m30s.
 	Spec *structpb.Struct `protobuf:"bytes,4,opt,name=spec,proto3" json:"spec,omitempty"`
 	// Output, and on Apply and Delete the optimistic lock: 0 means any.
 	Revision int64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -1261,6 +1261,87 @@ func (x *ListSidecarsResponse) GetSidecars() []*Sidecar {
 	return nil
 }
 
+type DeleteSidecarRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required: the node id.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteSidecarRequest) Reset() {
+	*x = DeleteSidecarRequest{}
+	mi := &file_outrigger_v1_resource_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteSidecarRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteSidecarRequest) ProtoMessage() {}
+
+func (x *DeleteSidecarRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_resource_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteSidecarRequest.ProtoReflect.Descriptor instead.
+func (*DeleteSidecarRequest) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_resource_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *DeleteSidecarRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type DeleteSidecarResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteSidecarResponse) Reset() {
+	*x = DeleteSidecarResponse{}
+	mi := &file_outrigger_v1_resource_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteSidecarResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteSidecarResponse) ProtoMessage() {}
+
+func (x *DeleteSidecarResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_resource_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteSidecarResponse.ProtoReflect.Descriptor instead.
+func (*DeleteSidecarResponse) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_resource_proto_rawDescGZIP(), []int{20}
+}
+
 type CreateJoinTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Labels that every sidecar joining with it gets. A sidecar cannot claim others.
@@ -1275,7 +1356,7 @@ type CreateJoinTokenRequest struct {
 
 func (x *CreateJoinTokenRequest) Reset() {
 	*x = CreateJoinTokenRequest{}
-	mi := &file_outrigger_v1_resource_proto_msgTypes[19]
+	mi := &file_outrigger_v1_resource_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1368,7 @@ func (x *CreateJoinTokenRequest) String() string {
 func (*CreateJoinTokenRequest) ProtoMessage() {}
 
 func (x *CreateJoinTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_outrigger_v1_resource_proto_msgTypes[19]
+	mi := &file_outrigger_v1_resource_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1381,7 @@ func (x *CreateJoinTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJoinTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateJoinTokenRequest) Descriptor() ([]byte, []int) {
-	return file_outrigger_v1_resource_proto_rawDescGZIP(), []int{19}
+	return file_outrigger_v1_resource_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CreateJoinTokenRequest) GetLabels() map[string]string {
@@ -1335,7 +1416,7 @@ type CreateJoinTokenResponse struct {
 
 func (x *CreateJoinTokenResponse) Reset() {
 	*x = CreateJoinTokenResponse{}
-	mi := &file_outrigger_v1_resource_proto_msgTypes[20]
+	mi := &file_outrigger_v1_resource_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1347,7 +1428,7 @@ func (x *CreateJoinTokenResponse) String() string {
 func (*CreateJoinTokenResponse) ProtoMessage() {}
 
 func (x *CreateJoinTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_outrigger_v1_resource_proto_msgTypes[20]
+	mi := &file_outrigger_v1_resource_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1360,7 +1441,7 @@ func (x *CreateJoinTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJoinTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateJoinTokenResponse) Descriptor() ([]byte, []int) {
-	return file_outrigger_v1_resource_proto_rawDescGZIP(), []int{20}
+	return file_outrigger_v1_resource_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CreateJoinTokenResponse) GetToken() string {
@@ -1464,7 +1545,10 @@ const file_outrigger_v1_resource_proto_rawDesc = "" +
 	"\bresource\x18\x02 \x01(\v2\x16.outrigger.v1.ResourceR\bresource\"\x15\n" +
 	"\x13ListSidecarsRequest\"I\n" +
 	"\x14ListSidecarsResponse\x121\n" +
-	"\bsidecars\x18\x01 \x03(\v2\x15.outrigger.v1.SidecarR\bsidecars\"\xe5\x01\n" +
+	"\bsidecars\x18\x01 \x03(\v2\x15.outrigger.v1.SidecarR\bsidecars\"&\n" +
+	"\x14DeleteSidecarRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x17\n" +
+	"\x15DeleteSidecarResponse\"\xe5\x01\n" +
 	"\x16CreateJoinTokenRequest\x12H\n" +
 	"\x06labels\x18\x01 \x03(\v20.outrigger.v1.CreateJoinTokenRequest.LabelsEntryR\x06labels\x12+\n" +
 	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x19\n" +
@@ -1484,14 +1568,15 @@ const file_outrigger_v1_resource_proto_rawDesc = "" +
 	"\x12CHANGE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
 	"CHANGE_PUT\x10\x01\x12\x12\n" +
-	"\x0eCHANGE_DELETED\x10\x022\x9d\x04\n" +
+	"\x0eCHANGE_DELETED\x10\x022\xf7\x04\n" +
 	"\x0fResourceService\x12@\n" +
 	"\x05Apply\x12\x1a.outrigger.v1.ApplyRequest\x1a\x1b.outrigger.v1.ApplyResponse\x12?\n" +
 	"\x03Get\x12\x18.outrigger.v1.GetRequest\x1a\x19.outrigger.v1.GetResponse\"\x03\x90\x02\x01\x12B\n" +
 	"\x04List\x12\x19.outrigger.v1.ListRequest\x1a\x1a.outrigger.v1.ListResponse\"\x03\x90\x02\x01\x12C\n" +
 	"\x06Delete\x12\x1b.outrigger.v1.DeleteRequest\x1a\x1c.outrigger.v1.DeleteResponse\x12B\n" +
 	"\x05Watch\x12\x1a.outrigger.v1.WatchRequest\x1a\x1b.outrigger.v1.WatchResponse0\x01\x12Z\n" +
-	"\fListSidecars\x12!.outrigger.v1.ListSidecarsRequest\x1a\".outrigger.v1.ListSidecarsResponse\"\x03\x90\x02\x01\x12^\n" +
+	"\fListSidecars\x12!.outrigger.v1.ListSidecarsRequest\x1a\".outrigger.v1.ListSidecarsResponse\"\x03\x90\x02\x01\x12X\n" +
+	"\rDeleteSidecar\x12\".outrigger.v1.DeleteSidecarRequest\x1a#.outrigger.v1.DeleteSidecarResponse\x12^\n" +
 	"\x0fCreateJoinToken\x12$.outrigger.v1.CreateJoinTokenRequest\x1a%.outrigger.v1.CreateJoinTokenResponseBDZBgithub.com/outrigger-mesh/outrigger/proto/outrigger/v1;outriggerv1b\x06proto3"
 
 var (
@@ -1507,7 +1592,7 @@ func file_outrigger_v1_resource_proto_rawDescGZIP() []byte {
 }
 
 var file_outrigger_v1_resource_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_outrigger_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_outrigger_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_outrigger_v1_resource_proto_goTypes = []any{
 	(State)(0),                      // 0: outrigger.v1.State
 	(Change)(0),                     // 1: outrigger.v1.Change
@@ -1530,56 +1615,60 @@ var file_outrigger_v1_resource_proto_goTypes = []any{
 	(*WatchResponse)(nil),           // 18: outrigger.v1.WatchResponse
 	(*ListSidecarsRequest)(nil),     // 19: outrigger.v1.ListSidecarsRequest
 	(*ListSidecarsResponse)(nil),    // 20: outrigger.v1.ListSidecarsResponse
-	(*CreateJoinTokenRequest)(nil),  // 21: outrigger.v1.CreateJoinTokenRequest
-	(*CreateJoinTokenResponse)(nil), // 22: outrigger.v1.CreateJoinTokenResponse
-	nil,                             // 23: outrigger.v1.Resource.LabelsEntry
-	nil,                             // 24: outrigger.v1.Sidecar.LabelsEntry
-	nil,                             // 25: outrigger.v1.ListRequest.MatchLabelsEntry
-	nil,                             // 26: outrigger.v1.CreateJoinTokenRequest.LabelsEntry
-	(*structpb.Struct)(nil),         // 27: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),   // 28: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 29: google.protobuf.Duration
+	(*DeleteSidecarRequest)(nil),    // 21: outrigger.v1.DeleteSidecarRequest
+	(*DeleteSidecarResponse)(nil),   // 22: outrigger.v1.DeleteSidecarResponse
+	(*CreateJoinTokenRequest)(nil),  // 23: outrigger.v1.CreateJoinTokenRequest
+	(*CreateJoinTokenResponse)(nil), // 24: outrigger.v1.CreateJoinTokenResponse
+	nil,                             // 25: outrigger.v1.Resource.LabelsEntry
+	nil,                             // 26: outrigger.v1.Sidecar.LabelsEntry
+	nil,                             // 27: outrigger.v1.ListRequest.MatchLabelsEntry
+	nil,                             // 28: outrigger.v1.CreateJoinTokenRequest.LabelsEntry
+	(*structpb.Struct)(nil),         // 29: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),   // 30: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 31: google.protobuf.Duration
 }
 var file_outrigger_v1_resource_proto_depIdxs = []int32{
-	23, // 0: outrigger.v1.Resource.labels:type_name -> outrigger.v1.Resource.LabelsEntry
-	27, // 1: outrigger.v1.Resource.spec:type_name -> google.protobuf.Struct
+	25, // 0: outrigger.v1.Resource.labels:type_name -> outrigger.v1.Resource.LabelsEntry
+	29, // 1: outrigger.v1.Resource.spec:type_name -> google.protobuf.Struct
 	3,  // 2: outrigger.v1.Resource.status:type_name -> outrigger.v1.Status
 	4,  // 3: outrigger.v1.Status.sidecars:type_name -> outrigger.v1.SidecarResourceState
 	0,  // 4: outrigger.v1.SidecarResourceState.state:type_name -> outrigger.v1.State
-	28, // 5: outrigger.v1.SidecarResourceState.since:type_name -> google.protobuf.Timestamp
-	24, // 6: outrigger.v1.Sidecar.labels:type_name -> outrigger.v1.Sidecar.LabelsEntry
-	28, // 7: outrigger.v1.Sidecar.since:type_name -> google.protobuf.Timestamp
+	30, // 5: outrigger.v1.SidecarResourceState.since:type_name -> google.protobuf.Timestamp
+	26, // 6: outrigger.v1.Sidecar.labels:type_name -> outrigger.v1.Sidecar.LabelsEntry
+	30, // 7: outrigger.v1.Sidecar.since:type_name -> google.protobuf.Timestamp
 	6,  // 8: outrigger.v1.Sidecar.resources:type_name -> outrigger.v1.SidecarResource
 	0,  // 9: outrigger.v1.SidecarResource.state:type_name -> outrigger.v1.State
-	28, // 10: outrigger.v1.SidecarResource.since:type_name -> google.protobuf.Timestamp
+	30, // 10: outrigger.v1.SidecarResource.since:type_name -> google.protobuf.Timestamp
 	7,  // 11: outrigger.v1.FieldViolations.violations:type_name -> outrigger.v1.FieldViolation
 	2,  // 12: outrigger.v1.ApplyRequest.resources:type_name -> outrigger.v1.Resource
 	2,  // 13: outrigger.v1.ApplyResponse.resources:type_name -> outrigger.v1.Resource
 	2,  // 14: outrigger.v1.GetResponse.resource:type_name -> outrigger.v1.Resource
-	25, // 15: outrigger.v1.ListRequest.match_labels:type_name -> outrigger.v1.ListRequest.MatchLabelsEntry
+	27, // 15: outrigger.v1.ListRequest.match_labels:type_name -> outrigger.v1.ListRequest.MatchLabelsEntry
 	2,  // 16: outrigger.v1.ListResponse.resources:type_name -> outrigger.v1.Resource
 	1,  // 17: outrigger.v1.WatchResponse.change:type_name -> outrigger.v1.Change
 	2,  // 18: outrigger.v1.WatchResponse.resource:type_name -> outrigger.v1.Resource
 	5,  // 19: outrigger.v1.ListSidecarsResponse.sidecars:type_name -> outrigger.v1.Sidecar
-	26, // 20: outrigger.v1.CreateJoinTokenRequest.labels:type_name -> outrigger.v1.CreateJoinTokenRequest.LabelsEntry
-	29, // 21: outrigger.v1.CreateJoinTokenRequest.ttl:type_name -> google.protobuf.Duration
-	28, // 22: outrigger.v1.CreateJoinTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	28, // 20: outrigger.v1.CreateJoinTokenRequest.labels:type_name -> outrigger.v1.CreateJoinTokenRequest.LabelsEntry
+	31, // 21: outrigger.v1.CreateJoinTokenRequest.ttl:type_name -> google.protobuf.Duration
+	30, // 22: outrigger.v1.CreateJoinTokenResponse.expires:type_name -> google.protobuf.Timestamp
 	9,  // 23: outrigger.v1.ResourceService.Apply:input_type -> outrigger.v1.ApplyRequest
 	11, // 24: outrigger.v1.ResourceService.Get:input_type -> outrigger.v1.GetRequest
 	13, // 25: outrigger.v1.ResourceService.List:input_type -> outrigger.v1.ListRequest
 	15, // 26: outrigger.v1.ResourceService.Delete:input_type -> outrigger.v1.DeleteRequest
 	17, // 27: outrigger.v1.ResourceService.Watch:input_type -> outrigger.v1.WatchRequest
 	19, // 28: outrigger.v1.ResourceService.ListSidecars:input_type -> outrigger.v1.ListSidecarsRequest
-	21, // 29: outrigger.v1.ResourceService.CreateJoinToken:input_type -> outrigger.v1.CreateJoinTokenRequest
-	10, // 30: outrigger.v1.ResourceService.Apply:output_type -> outrigger.v1.ApplyResponse
-	12, // 31: outrigger.v1.ResourceService.Get:output_type -> outrigger.v1.GetResponse
-	14, // 32: outrigger.v1.ResourceService.List:output_type -> outrigger.v1.ListResponse
-	16, // 33: outrigger.v1.ResourceService.Delete:output_type -> outrigger.v1.DeleteResponse
-	18, // 34: outrigger.v1.ResourceService.Watch:output_type -> outrigger.v1.WatchResponse
-	20, // 35: outrigger.v1.ResourceService.ListSidecars:output_type -> outrigger.v1.ListSidecarsResponse
-	22, // 36: outrigger.v1.ResourceService.CreateJoinToken:output_type -> outrigger.v1.CreateJoinTokenResponse
-	30, // [30:37] is the sub-list for method output_type
-	23, // [23:30] is the sub-list for method input_type
+	21, // 29: outrigger.v1.ResourceService.DeleteSidecar:input_type -> outrigger.v1.DeleteSidecarRequest
+	23, // 30: outrigger.v1.ResourceService.CreateJoinToken:input_type -> outrigger.v1.CreateJoinTokenRequest
+	10, // 31: outrigger.v1.ResourceService.Apply:output_type -> outrigger.v1.ApplyResponse
+	12, // 32: outrigger.v1.ResourceService.Get:output_type -> outrigger.v1.GetResponse
+	14, // 33: outrigger.v1.ResourceService.List:output_type -> outrigger.v1.ListResponse
+	16, // 34: outrigger.v1.ResourceService.Delete:output_type -> outrigger.v1.DeleteResponse
+	18, // 35: outrigger.v1.ResourceService.Watch:output_type -> outrigger.v1.WatchResponse
+	20, // 36: outrigger.v1.ResourceService.ListSidecars:output_type -> outrigger.v1.ListSidecarsResponse
+	22, // 37: outrigger.v1.ResourceService.DeleteSidecar:output_type -> outrigger.v1.DeleteSidecarResponse
+	24, // 38: outrigger.v1.ResourceService.CreateJoinToken:output_type -> outrigger.v1.CreateJoinTokenResponse
+	31, // [31:39] is the sub-list for method output_type
+	23, // [23:31] is the sub-list for method input_type
 	23, // [23:23] is the sub-list for extension type_name
 	23, // [23:23] is the sub-list for extension extendee
 	0,  // [0:23] is the sub-list for field type_name
@@ -1596,7 +1685,7 @@ func file_outrigger_v1_resource_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_outrigger_v1_resource_proto_rawDesc), len(file_outrigger_v1_resource_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   25,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

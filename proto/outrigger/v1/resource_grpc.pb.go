@@ -29,6 +29,7 @@ const (
 	ResourceService_Delete_FullMethodName          = "/outrigger.v1.ResourceService/Delete"
 	ResourceService_Watch_FullMethodName           = "/outrigger.v1.ResourceService/Watch"
 	ResourceService_ListSidecars_FullMethodName    = "/outrigger.v1.ResourceService/ListSidecars"
+	ResourceService_DeleteSidecar_FullMethodName   = "/outrigger.v1.ResourceService/DeleteSidecar"
 	ResourceService_CreateJoinToken_FullMethodName = "/outrigger.v1.ResourceService/CreateJoinToken"
 )
 
@@ -51,6 +52,10 @@ type ResourceServiceClient interface {
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 	// ListSidecars reads every sidecar that the control plane knows, and what each runs.
 	ListSidecars(ctx context.Context, in *ListSidecarsRequest, opts ...grpc.CallOption) (*ListSidecarsResponse, error)
+	// DeleteSidecar takes back a sidecar's admission: its stream ends at once, and it can neither connect nor renew its
+	// certificate. It goes on serving what it last had. A join token with uses left admits it again. Errors: NOT_FOUND for
+	// an id that was not admitted, or whose certificate has expired.
+	DeleteSidecar(ctx context.Context, in *DeleteSidecarRequest, opts ...grpc.CallOption) (*DeleteSidecarResponse, error)
 	// CreateJoinToken makes a secret against which a sidecar gets its first certificate. It is shown only here.
 	CreateJoinToken(ctx context.Context, in *CreateJoinTokenRequest, opts ...grpc.CallOption) (*CreateJoinTokenResponse, error)
 }
@@ -132,6 +137,16 @@ func (c *resourceServiceClient) ListSidecars(ctx context.Context, in *ListSideca
 	return out, nil
 }
 
+func (c *resourceServiceClient) DeleteSidecar(ctx context.Context, in *DeleteSidecarRequest, opts ...grpc.CallOption) (*DeleteSidecarResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteSidecarResponse)
+	err := c.cc.Invoke(ctx, ResourceService_DeleteSidecar_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *resourceServiceClient) CreateJoinToken(ctx context.Context, in *CreateJoinTokenRequest, opts ...grpc.CallOption) (*CreateJoinTokenResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CreateJoinTokenResponse)
@@ -161,6 +176,10 @@ type ResourceServiceServer interface {
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	// ListSidecars reads every sidecar that the control plane knows, and what each runs.
 	ListSidecars(context.Context, *ListSidecarsRequest) (*ListSidecarsResponse, error)
+	// DeleteSidecar takes back a sidecar's admission: its stream ends at once, and it can neither connect nor renew its
+	// certificate. It goes on serving what it last had. A join token with uses left admits it again. Errors: NOT_FOUND for
+	// an id that was not admitted, or whose certificate has expired.
+	DeleteSidecar(context.Context, *DeleteSidecarRequest) (*DeleteSidecarResponse, error)
 	// CreateJoinToken makes a secret against which a sidecar gets its first certificate. It is shown only here.
 	CreateJoinToken(context.Context, *CreateJoinTokenRequest) (*CreateJoinTokenResponse, error)
 	mustEmbedUnimplementedResourceServiceServer()
@@ -190,6 +209,9 @@ func (UnimplementedResourceServiceServer) Watch(*WatchRequest, grpc.ServerStream
 }
 func (UnimplementedResourceServiceServer) ListSidecars(context.Context, *ListSidecarsRequest) (*ListSidecarsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListSidecars not implemented")
+}
+func (UnimplementedResourceServiceServer) DeleteSidecar(context.Context, *DeleteSidecarRequest) (*DeleteSidecarResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteSidecar not implemented")
 }
 func (UnimplementedResourceServiceServer) CreateJoinToken(context.Context, *CreateJoinTokenRequest) (*CreateJoinTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateJoinToken not implemented")
@@ -316,6 +338,24 @@ func _ResourceService_ListSidecars_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ResourceService_DeleteSidecar_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteSidecarRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResourceServiceServer).DeleteSidecar(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResourceService_DeleteSidecar_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResourceServiceServer).DeleteSidecar(ctx, req.(*DeleteSidecarRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ResourceService_CreateJoinToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CreateJoinTokenRequest)
 	if err := dec(in); err != nil {
@@ -360,6 +400,10 @@ var ResourceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListSidecars",
 			Handler:    _ResourceService_ListSidecars_Handler,
+		},
+		{
+			MethodName: "DeleteSidecar",
+			Handler:    _ResourceService_DeleteSidecar_Handler,
 		},
 		{
 			MethodName: "CreateJoinToken",

@@ -50,6 +50,9 @@ const (
 	// ResourceServiceListSidecarsProcedure is the fully-qualified name of the ResourceService's
 	// ListSidecars RPC.
 	ResourceServiceListSidecarsProcedure = "/outrigger.v1.ResourceService/ListSidecars"
+	// ResourceServiceDeleteSidecarProcedure is the fully-qualified name of the ResourceService's
+	// DeleteSidecar RPC.
+	ResourceServiceDeleteSidecarProcedure = "/outrigger.v1.ResourceService/DeleteSidecar"
 	// ResourceServiceCreateJoinTokenProcedure is the fully-qualified name of the ResourceService's
 	// CreateJoinToken RPC.
 	ResourceServiceCreateJoinTokenProcedure = "/outrigger.v1.ResourceService/CreateJoinToken"
@@ -70,6 +73,10 @@ type ResourceServiceClient interface {
 	Watch(context.Context, *v1.WatchRequest) (*connect.ServerStreamForClient[v1.WatchResponse], error)
 	// ListSidecars reads every sidecar that the control plane knows, and what each runs.
 	ListSidecars(context.Context, *v1.ListSidecarsRequest) (*v1.ListSidecarsResponse, error)
+	// DeleteSidecar takes back a sidecar's admission: its stream ends at once, and it can neither connect nor renew its
+	// certificate. It goes on serving what it last had. A join token with uses left admits it again. Errors: NOT_FOUND for
+	// an id that was not admitted, or whose certificate has expired.
+	DeleteSidecar(context.Context, *v1.DeleteSidecarRequest) (*v1.DeleteSidecarResponse, error)
 	// CreateJoinToken makes a secret against which a sidecar gets its first certificate. It is shown only here.
 	CreateJoinToken(context.Context, *v1.CreateJoinTokenRequest) (*v1.CreateJoinTokenResponse, error)
 }
@@ -124,6 +131,12 @@ func NewResourceServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		deleteSidecar: connect.NewClient[v1.DeleteSidecarRequest, v1.DeleteSidecarResponse](
+			httpClient,
+			baseURL+ResourceServiceDeleteSidecarProcedure,
+			connect.WithSchema(resourceServiceMethods.ByName("DeleteSidecar")),
+			connect.WithClientOptions(opts...),
+		),
 		createJoinToken: connect.NewClient[v1.CreateJoinTokenRequest, v1.CreateJoinTokenResponse](
 			httpClient,
 			baseURL+ResourceServiceCreateJoinTokenProcedure,
@@ -141,6 +154,7 @@ type resourceServiceClient struct {
 	delete          *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
 	watch           *connect.Client[v1.WatchRequest, v1.WatchResponse]
 	listSidecars    *connect.Client[v1.ListSidecarsRequest, v1.ListSidecarsResponse]
+	deleteSidecar   *connect.Client[v1.DeleteSidecarRequest, v1.DeleteSidecarResponse]
 	createJoinToken *connect.Client[v1.CreateJoinTokenRequest, v1.CreateJoinTokenResponse]
 }
 
@@ -194,6 +208,15 @@ func (c *resourceServiceClient) ListSidecars(ctx context.Context, req *v1.ListSi
 	return nil, err
 }
 
+// DeleteSidecar calls outrigger.v1.ResourceService.DeleteSidecar.
+func (c *resourceServiceClient) DeleteSidecar(ctx context.Context, req *v1.DeleteSidecarRequest) (*v1.DeleteSidecarResponse, error) {
+	response, err := c.deleteSidecar.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // CreateJoinToken calls outrigger.v1.ResourceService.CreateJoinToken.
 func (c *resourceServiceClient) CreateJoinToken(ctx context.Context, req *v1.CreateJoinTokenRequest) (*v1.CreateJoinTokenResponse, error) {
 	response, err := c.createJoinToken.CallUnary(ctx, connect.NewRequest(req))
@@ -218,6 +241,10 @@ type ResourceServiceHandler interface {
 	Watch(context.Context, *v1.WatchRequest, *connect.ServerStream[v1.WatchResponse]) error
 	// ListSidecars reads every sidecar that the control plane knows, and what each runs.
 	ListSidecars(context.Context, *v1.ListSidecarsRequest) (*v1.ListSidecarsResponse, error)
+	// DeleteSidecar takes back a sidecar's admission: its stream ends at once, and it can neither connect nor renew its
+	// certificate. It goes on serving what it last had. A join token with uses left admits it again. Errors: NOT_FOUND for
+	// an id that was not admitted, or whose certificate has expired.
+	DeleteSidecar(context.Context, *v1.DeleteSidecarRequest) (*v1.DeleteSidecarResponse, error)
 	// CreateJoinToken makes a secret against which a sidecar gets its first certificate. It is shown only here.
 	CreateJoinToken(context.Context, *v1.CreateJoinTokenRequest) (*v1.CreateJoinTokenResponse, error)
 }
@@ -268,6 +295,12 @@ func NewResourceServiceHandler(svc ResourceServiceHandler, opts ...connect.Handl
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	resourceServiceDeleteSidecarHandler := connect.NewUnaryHandlerSimple(
+		ResourceServiceDeleteSidecarProcedure,
+		svc.DeleteSidecar,
+		connect.WithSchema(resourceServiceMethods.ByName("DeleteSidecar")),
+		connect.WithHandlerOptions(opts...),
+	)
 	resourceServiceCreateJoinTokenHandler := connect.NewUnaryHandlerSimple(
 		ResourceServiceCreateJoinTokenProcedure,
 		svc.CreateJoinToken,
@@ -288,6 +321,8 @@ func NewResourceServiceHandler(svc ResourceServiceHandler, opts ...connect.Handl
 			resourceServiceWatchHandler.ServeHTTP(w, r)
 		case ResourceServiceListSidecarsProcedure:
 			resourceServiceListSidecarsHandler.ServeHTTP(w, r)
+		case ResourceServiceDeleteSidecarProcedure:
+			resourceServiceDeleteSidecarHandler.ServeHTTP(w, r)
 		case ResourceServiceCreateJoinTokenProcedure:
 			resourceServiceCreateJoinTokenHandler.ServeHTTP(w, r)
 		default:
@@ -321,6 +356,10 @@ func (UnimplementedResourceServiceHandler) Watch(context.Context, *v1.WatchReque
 
 func (UnimplementedResourceServiceHandler) ListSidecars(context.Context, *v1.ListSidecarsRequest) (*v1.ListSidecarsResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("outrigger.v1.ResourceService.ListSidecars is not implemented"))
+}
+
+func (UnimplementedResourceServiceHandler) DeleteSidecar(context.Context, *v1.DeleteSidecarRequest) (*v1.DeleteSidecarResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("outrigger.v1.ResourceService.DeleteSidecar is not implemented"))
 }
 
 func (UnimplementedResourceServiceHandler) CreateJoinToken(context.Context, *v1.CreateJoinTokenRequest) (*v1.CreateJoinTokenResponse, error) {
