@@ -125,7 +125,7 @@ func TestTheLegacyWiresAnswers(t *testing.T) {
 		{"an unknown version", "POST", s.with(mcp.HeaderVersion, "2025-01-01x"), call, 400, -32602, "3"},
 		{"2024-11-05, which is not served", "POST", s.with(mcp.HeaderVersion, "2024-11-05"), call, 400, -32600, "3"},
 		{"GET with a version not served", "GET", s.with(mcp.HeaderVersion, "1"), "", 400, -32600, ""},
-		{"an unknown tool", "POST", s, toolCall("3", "no-such", "{}"), 200, -32602, "3"},
+		{"an unknown tool", "POST", s, toolCall("2", "no-such", "{}"), 200, -32602, "2"},
 		{"a batch in 2025-11-25", "POST", s, "[" + call + "]", 400, -32600, ""},
 		{"resuming what never was", "GET", s.with("Last-Event-ID", "77_1"), "", 400, -32600, ""},
 		{"resuming nonsense", "GET", s.with("Last-Event-ID", "x"), "", 400, -32600, ""},
@@ -135,7 +135,7 @@ func TestTheLegacyWiresAnswers(t *testing.T) {
 		})
 	}
 	wantText(t, r.do("POST", s, call), "3", "a")
-	wantText(t, r.do("POST", s.without(mcp.HeaderVersion), call), "3", "a")
+	wantText(t, r.do("POST", s.without(mcp.HeaderVersion), toolCall("4", "echo", `{"text":"a"}`)), "4", "a")
 	if p := r.do("POST", s, initialized); p.status != 202 || p.body != "" || p.header["Content-Type"] != nil {
 		t.Errorf("a notification: %d %q %v, want 202, no body and no content type", p.status, p.body, p.header)
 	}
