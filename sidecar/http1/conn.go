@@ -134,7 +134,7 @@ func (c *conn) closeIfIdle() {
 func (c *conn) left() {
 	c.gone.Store(true)
 	if x := c.current.Load(); x != nil {
-		x.ctx.cancel()
+		x.ctx.Cancel()
 	}
 }
 

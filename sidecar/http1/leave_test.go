@@ -148,29 +148,3 @@ func TestARequestEndsWithItsHandlerAlone(t *testing.T) {
 	}
 	within(t, patience, 50, ended, "contexts end")
 }
-
-// TestAfterFuncStartsNoGoroutine holds that package context uses the method made for it.
-func TestAfterFuncStartsNoGoroutine(t *testing.T) {
-	x := &requestContext{}
-	ctx, cancel := context.WithCancel(x)
-	if len(x.hooks) != 1 {
-		t.Fatalf("got %d hooks, want 1", len(x.hooks))
-	}
-	cancel()
-	if len(x.hooks) != 0 {
-		t.Errorf("got %d hooks after cancel, want 0", len(x.hooks))
-	}
-	if x.cancel(); ctx.Err() != context.Canceled || x.Err() != context.Canceled {
-		t.Errorf("got %v and %v, want %v", ctx.Err(), x.Err(), context.Canceled)
-	}
-	ran := make(chan struct{})
-	if stop := context.AfterFunc(x, func() { close(ran) }); stop() {
-		t.Error("stop after the end: got true")
-	}
-	within(t, patience, 1, ran, "runs at once")
-	ran2 := make(chan struct{})
-	if stop := x.AfterFunc(func() { close(ran2) }); stop() {
-		t.Error("stop after the end: got true")
-	}
-	within(t, patience, 1, ran2, "runs at once")
-}

@@ -37,13 +37,13 @@ func (c *conn) serveRequest(head []byte, length int64) (keep bool) {
 		r.Body = &x.body
 	}
 	c.begin(x)
-	defer x.ctx.cancel()
+	defer x.ctx.Cancel()
 	if !c.handle(&x.w, r) {
 		x.w.discard()
 		x.w.ended, x.body.c = true, nil
 		return false
 	}
-	x.ctx.cancel()
+	x.ctx.Cancel()
 	keep = x.w.finish()
 	x.w.ended, x.body.c = true, nil
 	c.end()
@@ -68,7 +68,7 @@ func (c *conn) begin(x *call) {
 		c.s.watch.add(c)
 	}
 	if c.gone.Load() {
-		x.ctx.cancel()
+		x.ctx.Cancel()
 	}
 }
 

@@ -272,55 +272,9 @@ func newSession(s *Store, up upstream.Session, version string) *Session {
 // not cancelled (MCP 2025-11-25, basic/transports, "Disconnection SHOULD NOT be interpreted as ... cancelling").
 func (c *Session) Context() context.Context { return c.ctx }
 
-// call is a request in flight.
-type call struct {
-	cancel context.CancelFunc
-	grace  *time.Timer // set once it was cancelled; guarded by the session's mu
-}
-
-// Begin registers a call by its request id's token, until done is called. ctx ends with the session or by Cancel.
-func (c *Session) Begin(id []byte) (ctx context.Context, done func()) {
-	ctx, cancel := context.WithCancel(c.ctx)
-	c.active.Add(1)
-	k, key := &call{cancel: cancel}, string(id)
-	c.mu.Lock()
-	if c.calls == nil {
-		c.calls = make(map[string]*call)
-	}
-	c.calls[key] = k
-	c.mu.Unlock()
-	return ctx, func() { c.finish(key, k) }
-}
-
-// finish takes a call out. It leaves nothing of it behind: a session may live for weeks.
-func (c *Session) finish(key string, k *call) {
-	c.mu.Lock()
-	if c.calls[key] == k { // a client that repeats an id has made it the later call's
-		delete(c.calls, key)
-	}
-	if k.grace != nil {
-		k.grace.Stop()
-	}
-	c.mu.Unlock()
-	k.cancel()
-	c.used.Store(time.Now().UnixNano())
-	c.active.Add(-1)
-}
-
-// cancelGrace is how long a cancelled call may still answer before it is given up.
-const cancelGrace = 5 * time.Second
-
-// Cancel gives the call with this id up, if it is in flight after a moment: the server may still answer.
-func (c *Session) Cancel(id []byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if k := c.calls[string(id)]; k != nil && k.grace == nil {
-		k.grace = time.AfterFunc(cancelGrace, k.cancel)
-	}
-}
-
 // end makes every wait of the session return, then tells the server within ctx.
 func (c *Session) end(ctx context.Context) {
 	c.cancel()
+	c.cancelCalls()
 	_ = c.Upstream.Close(ctx) // the server may be gone; the session is over either way
 }

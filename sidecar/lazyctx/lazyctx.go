@@ -1,0 +1,101 @@
+// Package lazyctx has a context.Context for the call path, where each request needs one and few are ever waited on: its
+// Done channel is made when somebody asks, and one function to run at its end costs no memory of its own.
+//
+// Package context asks a parent that is not its own for AfterFunc, so a context derived from one of these starts no
+// goroutine. A Context is safe for concurrent use.
+package lazyctx
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Context is cancelled by Cancel only. The zero Context is ready for use.
+type Context struct {
+	mu    sync.Mutex    // guards below
+	done  chan struct{} // nil until somebody asks
+	err   error
+	hooks []*hook
+	first hook // what the first of hooks points to
+}
+
+// hook is a function to run at the end of a context.
+type hook struct{ run func() }
+
+// closed is what Done returns when the context ended before anybody asked.
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// Deadline implements context.Context: there is none.
+func (x *Context) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// Value implements context.Context: there are none.
+func (x *Context) Value(any) any { return nil }
+
+// Done implements context.Context.
+func (x *Context) Done() <-chan struct{} {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.done == nil {
+		if x.err != nil {
+			return closed
+		}
+		x.done = make(chan struct{})
+	}
+	return x.done
+}
+
+// Err implements context.Context.
+func (x *Context) Err() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.err
+}
+
+// AfterFunc is context.AfterFunc for this context, at less cost.
+func (x *Context) AfterFunc(f func()) (stop func() bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.err != nil {
+		go f()
+		return func() bool { return false }
+	}
+	h := &x.first
+	if h.run != nil {
+		h = new(hook)
+	}
+	h.run = f
+	x.hooks = append(x.hooks, h)
+	return func() bool { return x.unhook(h) }
+}
+
+// unhook reports whether h was there still.
+func (x *Context) unhook(h *hook) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	i := slices.Index(x.hooks, h)
+	if i < 0 {
+		return false
+	}
+	x.hooks = slices.Delete(x.hooks, i, i+1)
+	return true
+}
+
+// Cancel ends the context: waits on Done return, and functions given to AfterFunc run, each in a goroutine. Only the first
+// call does anything.
+func (x *Context) Cancel() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.err != nil {
+		return
+	}
+	x.err = context.Canceled
+	if x.done != nil {
+		close(x.done)
+	}
+	for _, h := range x.hooks {
+		go h.run()
+	}
+	x.hooks = nil
+}

@@ -1,0 +1,79 @@
+package lazyctx
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestDerivedContextsStartNoGoroutine(t *testing.T) {
+	x := new(Context)
+	ctx, cancel := context.WithCancel(x)
+	if len(x.hooks) != 1 {
+		t.Fatalf("%d hooks, want 1: package context did not use AfterFunc", len(x.hooks))
+	}
+	cancel()
+	if len(x.hooks) != 0 {
+		t.Errorf("%d hooks after the derived context ended, want 0", len(x.hooks))
+	}
+	if ctx.Err() != context.Canceled || x.Err() != nil {
+		t.Errorf("derived: %v, parent: %v; want only the derived one ended", ctx.Err(), x.Err())
+	}
+}
+
+func TestCancelEndsEveryWaitAndRunsEveryFunctionOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := new(Context)
+		derived, stop := context.WithCancel(x)
+		defer stop()
+		ran := make(chan string, 10)
+		x.AfterFunc(func() { ran <- "first" })
+		stopSecond := x.AfterFunc(func() { ran <- "second" })
+		x.AfterFunc(func() { ran <- "third" })
+		if !stopSecond() || stopSecond() {
+			t.Error("stop: want true, then false")
+		}
+		waited := x.Done()
+		x.Cancel()
+		x.Cancel()
+		<-waited
+		<-derived.Done()
+		synctest.Wait()
+		close(ran)
+		got := map[string]int{}
+		for name := range ran {
+			got[name]++
+		}
+		if len(got) != 2 || got["first"] != 1 || got["third"] != 1 {
+			t.Errorf("ran %v, want first and third once each", got)
+		}
+	})
+}
+
+func TestAnEndedContextRunsFunctionsAtOnce(t *testing.T) {
+	x := new(Context)
+	x.Cancel()
+	<-x.Done()
+	ran := make(chan struct{}, 2)
+	for _, after := range []func(func()) func() bool{x.AfterFunc, func(f func()) func() bool { return context.AfterFunc(x, f) }} {
+		if stop := after(func() { ran <- struct{}{} }); stop() {
+			t.Error("stop after the end: got true")
+		}
+		<-ran
+	}
+}
+
+func TestOneFunctionCostsLittle(t *testing.T) {
+	f := func() {}
+	n := testing.AllocsPerRun(100, func() {
+		var x Context
+		x.AfterFunc(f)()
+	})
+	if n > 3 { // the Context, the list of one, and the way to stop it
+		t.Errorf("%v allocations, want at most 3", n)
+	}
+}
