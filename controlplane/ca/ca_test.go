@@ -49,7 +49,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, clock: new(clock)}
-	w.Authority = w.replica(openStore(t, t.TempDir()).Store)
+	w.Authority = w.replica(openStore(t, t.TempDir()))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -74,13 +74,7 @@ func (w *world) replica(s *store.Store) *Authority {
 	return a
 }
 
-// closer is a store that is closed once, by the test or at its end.
-type closer struct {
-	*store.Store
-	close func() error
-}
-
-func openStore(t *testing.T, dir string) closer {
+func openStore(t *testing.T, dir string) *store.Store {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -88,9 +82,8 @@ func openStore(t *testing.T, dir string) closer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := closer{s, sync.OnceValue(s.Close)}
-	t.Cleanup(func() { c.close() })
-	return c
+	t.Cleanup(func() { s.Close() })
+	return s
 }
 
 // token makes a join token with one label.
@@ -366,7 +359,7 @@ func TestReplicasAgreeOnOneRootAndKeepItOverRestarts(t *testing.T) {
 	prints := map[string]bool{}
 	for range 4 {
 		all.Go(func() {
-			a, err := Open(t.Context(), s.Store, Options{Log: slog.New(slog.DiscardHandler)})
+			a, err := Open(t.Context(), s, Options{Log: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				t.Error(err)
 				return
@@ -377,12 +370,12 @@ func TestReplicasAgreeOnOneRootAndKeepItOverRestarts(t *testing.T) {
 		})
 	}
 	all.Wait()
-	w.Authority = w.replica(s.Store)
+	w.Authority = w.replica(s)
 	token := w.token(1)
-	if err := s.close(); err != nil {
+	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	w.Authority = w.replica(openStore(t, dir).Store)
+	w.Authority = w.replica(openStore(t, dir))
 	prints[w.fingerprint] = true
 	if len(prints) != 1 {
 		t.Errorf("%d roots, want 1", len(prints))

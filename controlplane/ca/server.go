@@ -48,7 +48,8 @@ func (a *Authority) renewServer() error {
 		return err
 	}
 	template := &x509.Certificate{
-		Subject:     pkix.Name{CommonName: "Outrigger control plane"},
+		// Not the root's subject: OpenSSL takes a leaf that is named as its issuer for self-signed.
+		Subject:     pkix.Name{CommonName: "Outrigger control plane server"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	addNames(template, a.opts.ServerNames)

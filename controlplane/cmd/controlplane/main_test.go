@@ -394,6 +394,16 @@ func TestTheAPIIsServedOverTLSByTheOwnAuthority(t *testing.T) {
 	if _, err := p.client("http", http.DefaultTransport).List(t.Context(), &outriggerv1.ListRequest{}); err == nil {
 		t.Error("served in clear text too")
 	}
+	t.Run("to curl", func(t *testing.T) {
+		if _, err := exec.LookPath("curl"); err != nil {
+			t.Skip("no curl")
+		}
+		url := "https://" + p.started.API + "/healthz"
+		out, err := exec.Command("curl", "-sS", "--max-time", "10", "--cacert", filepath.Join(dir, "ca.pem"), url).CombinedOutput()
+		if err != nil || string(out) != "ok\n" {
+			t.Errorf("curl %s: %v, %s; want ok", url, err, out)
+		}
+	})
 	p.stop()
 }
 
