@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -63,6 +64,9 @@ type Store struct {
 	client *clientv3.Client
 	prefix string
 	stop   func() // stops the embedded member, if there is one
+
+	closing  sync.Once
+	closeErr error // of closing
 }
 
 // Entry is one key with its value.
@@ -123,16 +127,19 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// Close ends watches and releases the embedded member or the connections.
+// Close ends watches and releases the embedded member or the connections. Closing again changes nothing and returns
+// the same.
 func (s *Store) Close() error {
-	err := s.client.Close()
-	if s.stop != nil {
-		s.stop()
-	}
-	if err != nil && !errors.Is(err, context.Canceled) {
-		return fmt.Errorf("store: %w", err)
-	}
-	return nil
+	s.closing.Do(func() {
+		err := s.client.Close()
+		if s.stop != nil {
+			s.stop()
+		}
+		if err != nil && !errors.Is(err, context.Canceled) {
+			s.closeErr = fmt.Errorf("store: %w", err)
+		}
+	})
+	return s.closeErr
 }
 
 // Get reads one key. ok is false when it does not exist.

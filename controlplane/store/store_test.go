@@ -19,6 +19,8 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 func TestMain(m *testing.M) {
@@ -372,11 +374,65 @@ func TestPrefixesKeepStoresApart(t *testing.T) {
 }
 
 func TestAnEmbeddedStoreWarnsOfNothing(t *testing.T) {
-	var log bytes.Buffer
+	var log syncBuffer
 	open(t, Options{DataDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil))})
-	if log.Len() > 0 {
-		t.Errorf("a plain start logs:\n%s", log.String())
+	if text := log.String(); text != "" {
+		t.Errorf("a plain start logs:\n%s", text)
 	}
+}
+
+// syncBuffer is read while others write to it.
+type syncBuffer struct {
+	mu  sync.Mutex // guards below
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// TestOnlyHarmlessLinesAreLeftOut has lines as etcd writes them, some of them only now and then.
+func TestOnlyHarmlessLinesAreLeftOut(t *testing.T) {
+	noTerm := errors.New("missing term information")
+	for _, tc := range []struct {
+		level   zapcore.Level
+		message string
+		err     error
+		passes  bool
+	}{
+		{zapcore.WarnLevel, "Failed to detect schema version", noTerm, false},
+		{zapcore.ErrorLevel, "failed to update storage version", fmt.Errorf("cannot detect storage schema version: %w", noTerm), false},
+		{zapcore.WarnLevel, "8e9e05c5 cannot campaign at term 1 since there are still pending configuration changes to apply", nil, false},
+		{zapcore.InfoLevel, "anything else", nil, false},
+		{zapcore.WarnLevel, "Failed to detect schema version", errors.New("disk on fire"), true},
+		{zapcore.ErrorLevel, "failed to update storage version", errors.New("cannot downgrade storage"), true},
+		{zapcore.ErrorLevel, "failed to update storage version", nil, true},
+		{zapcore.WarnLevel, "apply request took too long", nil, true},
+	} {
+		var log bytes.Buffer
+		zapLogger(slog.New(slog.NewTextHandler(&log, nil))).Log(tc.level, tc.message, zap.Error(tc.err))
+		if passed := strings.Contains(log.String(), tc.message); passed != tc.passes {
+			t.Errorf("%q with error %v: logged %q, want it logged: %v", tc.message, tc.err, log.String(), tc.passes)
+		}
+	}
+}
+
+func TestClosingTwiceIsClosingOnce(t *testing.T) {
+	forEachBackend(t, func(t *testing.T, s *Store) {
+		for range 2 {
+			if err := s.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+		}
+	})
 }
 
 // BenchmarkOpen is how long a control plane waits for its embedded store, on a new directory and on an old one.
