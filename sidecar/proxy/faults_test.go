@@ -300,3 +300,39 @@ func TestAClientThatLeavesDuringInitializeHoldsNoPlace(t *testing.T) {
 		})
 	}
 }
+
+// L27
+func TestAnAnsweredCallIsNotCancelled(t *testing.T) {
+	var cancelled atomic.Int32
+	up := faulty(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		switch text := string(body); {
+		case strings.Contains(text, "notifications/cancelled"):
+			cancelled.Add(1)
+			w.WriteHeader(202)
+		case strings.Contains(text, `"initialize"`):
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`)
+		case strings.Contains(text, `"tools/call"`):
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprintf(w, "data: %s\n\n", response("1", "x"))
+			w.(http.Flusher).Flush()
+			time.Sleep(20 * time.Millisecond) // the stream's end comes after its last event
+		default:
+			w.WriteHeader(202)
+		}
+	})
+	up.Era, up.Timeouts = outriggerv1.Era_ERA_LEGACY, nil
+	r := newRig(t, up)
+	h := head{}
+	if p := r.do("POST", nil, initialize); p.status == 200 {
+		h[mcp.HeaderSessionID] = p.header.Get(mcp.HeaderSessionID)
+	}
+	for range 5 {
+		wantText(t, r.do("POST", h, toolCall("1", "echo", "{}")), "1", "x")
+	}
+	r.stop()
+	if n := cancelled.Load(); n > 0 {
+		t.Errorf("the server was told %d times that an answered call was cancelled", n)
+	}
+}
