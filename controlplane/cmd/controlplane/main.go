@@ -24,7 +24,7 @@ import (
 // started is when this process began, nearly.
 var started = time.Now()
 
-// version is set by -ldflags "-X main.version=v1.2.3"; otherwise the module's or the commit is shown.
+// version is set by -ldflags "-X main.version=v1.2.3".
 var version string
 
 func main() {
@@ -67,24 +67,15 @@ func newCommand() *cobra.Command {
 	return c
 }
 
-// buildVersion is what was built: as told at link time, the module's version, or the commit.
+// buildVersion is the version of a release, or of the commit that was built; the sidecar and rigctl say the same.
 func buildVersion() string {
 	if version != "" {
 		return version
 	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
 	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			return s.Value[:min(len(s.Value), 12)]
-		}
-	}
-	return "devel"
+	return "unknown"
 }
 
 // logger writes to standard error. check has passed.

@@ -29,6 +29,9 @@ func (o *options) client() (outriggerv1connect.ResourceServiceClient, error) {
 	if err != nil {
 		return nil, err
 	}
+	if token != "" && u.Scheme == "http" && !isLoopback(u.Hostname()) && !o.insecure {
+		return nil, fmt.Errorf("--server %s would get the token in clear text: give an https URL, or --insecure", o.server)
+	}
 	transport := &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: o.timeout}).DialContext,
 		TLSHandshakeTimeout:   o.timeout,
@@ -41,7 +44,18 @@ func (o *options) client() (outriggerv1connect.ResourceServiceClient, error) {
 			return nil, err
 		}
 	}
-	return outriggerv1connect.NewResourceServiceClient(&http.Client{Transport: bearer{token, transport}}, o.server), nil
+	client := &http.Client{
+		Transport: bearer{token, transport},
+		// The token is for this server, not for where it would send us.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return outriggerv1connect.NewResourceServiceClient(client, o.server), nil
+}
+
+// isLoopback reports whether a URL's host is this one.
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
 // token reads the API token: of the file, or else of the environment, or else none.

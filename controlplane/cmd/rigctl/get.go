@@ -173,14 +173,23 @@ func sidecarRows(sidecars []*outriggerv1.Sidecar) [][]string {
 		for _, r := range s.Resources {
 			count[r.State]++
 		}
-		generation := "current"
-		if s.RunningGeneration != s.DesiredGeneration {
-			generation = "behind"
-		}
-		rows = append(rows, []string{s.Id, strconv.FormatBool(s.Connected), since(s.Since.AsTime()), s.Version, generation,
+		rows = append(rows, []string{s.Id, strconv.FormatBool(s.Connected), since(s.Since.AsTime()), s.Version, generationWord(s, count),
 			number(count[outriggerv1.State_STATE_RUNNING]), number(count[outriggerv1.State_STATE_REFUSED]), number(count[outriggerv1.State_STATE_BEHIND])})
 	}
 	return rows
+}
+
+// generationWord tells how a sidecar's generation stands to the one it should run: current; partial, when it runs all
+// of that but what it refuses; or behind.
+func generationWord(s *outriggerv1.Sidecar, count map[outriggerv1.State]int32) string {
+	switch {
+	case s.RunningGeneration == s.DesiredGeneration:
+		return "current"
+	case count[outriggerv1.State_STATE_REFUSED] > 0 && count[outriggerv1.State_STATE_BEHIND] == 0:
+		return "partial"
+	default:
+		return "behind"
+	}
 }
 
 // watchRow is a change on one line.

@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -29,6 +30,20 @@ const (
 	exitUsage       = 2
 	exitUnreachable = 3
 )
+
+// version is set by -ldflags "-X main.version=v1.2.3".
+var version string
+
+// buildVersion is the version of a release, or of the commit that was built; the other programs say the same.
+func buildVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "unknown"
+}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -66,6 +81,7 @@ func (e *exitError) Unwrap() error { return e.error }
 // options are the flags that all commands have.
 type options struct {
 	server, tokenFile, caFile string
+	insecure                  bool
 	timeout                   time.Duration
 	output                    string
 }
@@ -78,6 +94,7 @@ func newRoot() *cobra.Command {
 		Long: "Manage an Outrigger control plane.\n\n" +
 			"Exit status: 0 done; 1 refused by validation, a conflict or a missing token, or not found;\n" +
 			"2 wrong usage or an unreadable file; 3 the server cannot be reached, is late, or failed.",
+		Version:       buildVersion(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
@@ -88,6 +105,7 @@ func newRoot() *cobra.Command {
 	f.StringVar(&o.server, "server", envOr("RIGCTL_SERVER", "http://127.0.0.1:7600"), "the control plane's management address ($RIGCTL_SERVER)")
 	f.StringVar(&o.tokenFile, "token-file", os.Getenv("RIGCTL_TOKEN_FILE"), "file with the API token ($RIGCTL_TOKEN_FILE; the token itself may be in $RIGCTL_TOKEN)")
 	f.StringVar(&o.caFile, "ca-file", "", "PEM file with the authorities to trust for https (default the system's)")
+	f.BoolVar(&o.insecure, "insecure", false, "send the token over plain http to a server that is not on this host")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "how long a call may take")
 	f.StringVarP(&o.output, "output", "o", formatTable, "table, wide, yaml or json")
 	root.AddCommand(applyCommand(o), getCommand(o), deleteCommand(o), validateCommand(),

@@ -223,7 +223,7 @@ func TestAResourcesLife(t *testing.T) {
 	if out := r.run("", "sidecars", "-o", "wide"); !strings.Contains(out, reason) {
 		t.Errorf("no reason in:\n%s", out)
 	}
-	if out := r.run("", "sidecars"); !strings.Contains(out, "pod-1") || !strings.Contains(out, "behind") {
+	if out := r.run("", "sidecars"); !strings.Contains(out, "pod-1") || !strings.Contains(out, "partial") {
 		t.Errorf("sidecars:\n%s", out)
 	}
 	if out := r.run("", "delete", "sidecar", "pod-1"); out != "Sidecar/pod-1 deleted\n" {
@@ -340,6 +340,8 @@ func TestExitStatuses(t *testing.T) {
 		"no uses":           {[]string{"token", "create", "--uses", "0"}, 2, "--uses"},
 		"watch as yaml":     {[]string{"watch", "-o", "yaml"}, 2, "yaml"},
 		"bad CA file":       {[]string{"get", "--ca-file", "good.yaml"}, 2, "PEM"},
+		"clear text":        {[]string{"get", "--server", "http://192.0.2.1:7600"}, 2, "--insecure"},
+		"clear text, name":  {[]string{"watch", "--server", "http://localhost.example"}, 2, "--insecure"},
 		"nobody there":      {[]string{"get", "--server", "http://127.0.0.1:1"}, 3, "http://127.0.0.1:1"},
 		"no answer":         {[]string{"get", "--server", "http://" + silent.Addr().String(), "--timeout", "100ms"}, 3, "deadline"},
 		"no answer, stream": {[]string{"watch", "--server", "http://" + silent.Addr().String(), "--timeout", "100ms"}, 3, "timeout"},
@@ -394,5 +396,78 @@ func TestAWatchShowsChangesUntilInterrupted(t *testing.T) {
 	}
 	if err := c.Wait(); err != nil {
 		t.Errorf("watch after an interrupt: %v, want exit 0", err)
+	}
+}
+
+func TestTheTokenIsSentInClearTextOnlyWhenAskedTo(t *testing.T) {
+	for name, row := range map[string]struct {
+		o    options
+		sent bool
+	}{
+		"loopback":         {options{server: "http://127.0.0.2:7600"}, true},
+		"IPv6":             {options{server: "http://[::1]:7600"}, true},
+		"localhost":        {options{server: "http://LocalHost:7600"}, true},
+		"https":            {options{server: "https://control.example"}, true},
+		"other host":       {options{server: "http://control.example"}, false},
+		"any address":      {options{server: "http://0.0.0.0:7600"}, false},
+		"asked to":         {options{server: "http://control.example", insecure: true}, true},
+		"userinfo is none": {options{server: "http://127.0.0.1@control.example"}, false},
+	} {
+		t.Setenv("RIGCTL_TOKEN", "secret")
+		if _, err := row.o.client(); (err == nil) != row.sent {
+			t.Errorf("%s: %s: %v, want it sent: %v", name, row.o.server, err, row.sent)
+		}
+		t.Setenv("RIGCTL_TOKEN", "")
+		if _, err := row.o.client(); err != nil {
+			t.Errorf("%s: without a token: %v", name, err)
+		}
+	}
+}
+
+func TestTheTokenDoesNotFollowARedirect(t *testing.T) {
+	asked := make(chan string, 1)
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- r.Header.Get("Authorization")
+	}))
+	defer other.Close()
+	first := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	defer first.Close()
+	r := newRig(t)
+	if status, _, stderr := r.try("", "get", "--server", first.URL); status == 0 {
+		t.Errorf("a redirect was taken for an answer: %s", stderr)
+	}
+	select {
+	case got := <-asked:
+		t.Errorf("the other server was asked with Authorization %q", got)
+	default:
+	}
+}
+
+func TestAGenerationIsPartialOnlyWhenRefusalsExplainIt(t *testing.T) {
+	running, refused, behind := outriggerv1.State_STATE_RUNNING, outriggerv1.State_STATE_REFUSED, outriggerv1.State_STATE_BEHIND
+	for _, row := range []struct {
+		runs   string
+		states []outriggerv1.State
+		want   string
+	}{
+		{"b", []outriggerv1.State{running}, "current"},
+		{"a", []outriggerv1.State{running, refused}, "partial"},
+		{"a", []outriggerv1.State{refused, behind}, "behind"},
+		{"a", []outriggerv1.State{running}, "behind"},
+		{"", nil, "behind"},
+	} {
+		s := &outriggerv1.Sidecar{RunningGeneration: row.runs, DesiredGeneration: "b"}
+		for _, state := range row.states {
+			s.Resources = append(s.Resources, &outriggerv1.SidecarResource{State: state})
+		}
+		if got := sidecarRows([]*outriggerv1.Sidecar{s})[1][4]; got != row.want {
+			t.Errorf("running %q of b with %v: %s, want %s", row.runs, row.states, got, row.want)
+		}
+	}
+}
+
+func TestTheVersionIsToldInOneLine(t *testing.T) {
+	if out := newRig(t).run("", "--version"); !strings.HasPrefix(out, "rigctl version ") || strings.Count(out, "\n") != 1 {
+		t.Errorf("--version: %q", out)
 	}
 }
