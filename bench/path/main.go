@@ -56,6 +56,10 @@ func main() {
 	}
 }
 
+// gateTries is how often everything is measured before a gate fails: a noisy machine is over it by chance, a slower
+// sidecar every time.
+const gateTries = 3
+
 // run measures every row and prints the report. A gate that does not hold is an error.
 func run(ctx context.Context, o options) error {
 	t, err := startTargets(ctx, o)
@@ -63,16 +67,19 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	defer t.stop()
-	r, err := measureAll(ctx, o, t)
-	if err != nil {
-		return err
+	for try := 1; ; try++ {
+		r, err := measureAll(ctx, o, t)
+		if err != nil {
+			return err
+		}
+		r.print(os.Stdout)
+		if !o.gate {
+			return nil
+		}
+		if err := r.gate(os.Stdout); err == nil || try == gateTries {
+			return err
+		}
 	}
-	t.stop()
-	r.print(os.Stdout)
-	if o.gate {
-		return r.gate(os.Stdout)
-	}
-	return nil
 }
 
 func parseOptions(args []string) (options, error) {
