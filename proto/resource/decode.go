@@ -16,29 +16,73 @@ import (
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 )
 
-// Decode makes the message of a resource, or reports every mistake of its form: unknown fields, wrong types, words
-// that are not among an enumeration's. What the values mean is for Validate.
+// Decode makes the message of a resource, for Validate to check what its values mean. With a mistake of form (unknown
+// fields, wrong types, words that are not among an enumeration's) there is no message, and Decode reports every mistake
+// of either sort, but those that only follow from one that it reports.
 //
 // Fields are named in lowerCamelCase or as in the proto; enumerations by their short lower-case words or full names;
 // durations are written as Go's ("1m30s") or protobuf's ("90s").
 func Decode(r *outriggerv1.Resource) (Object, Errors) {
-	o, ok := New(r.GetKind())
-	if !ok {
-		return nil, Errors{{Path: "kind", Message: fmt.Sprintf("unknown kind %q, expected %s%s",
-			r.GetKind(), oneOf(Kinds()), suggest(r.GetKind(), Kinds()))}}
+	o, errs := decode(r)
+	if len(errs) > 0 {
+		return nil, errs
 	}
-	var d decoder
-	d.message("spec", o.ProtoReflect(), r.GetSpec(), true)
-	checkLabels("labels", r.GetLabels(), &d.errs)
-	if len(d.errs) > 0 {
-		return nil, d.errs
-	}
-	setName(o, r.GetName())
 	return o, nil
 }
 
+// decode makes as much of a resource's message as can be read; none for an unknown kind. Without mistakes of form, the
+// message is whole and Validate has not seen it.
+func decode(r *outriggerv1.Resource) (Object, Errors) {
+	o, ok := New(r.GetKind())
+	if !ok {
+		var v validator
+		v.errs.addf("kind", "unknown kind %s, expected %s%s", quote(r.GetKind()), oneOf(Kinds()), meant(r.GetKind(), Kinds()))
+		v.name("name", r.GetName())
+		checkLabels("labels", r.GetLabels(), &v.errs)
+		return nil, v.errs
+	}
+	d := decoder{misread: map[string]bool{}, partial: map[string]bool{}}
+	d.message("spec", o.ProtoReflect(), r.GetSpec(), true)
+	checkLabels("labels", r.GetLabels(), &d.errs)
+	setName(o, r.GetName())
+	if len(d.errs) == 0 {
+		return o, nil
+	}
+	for _, e := range Validate(o) {
+		if !d.follows(e.Path) {
+			d.errs = append(d.errs, e)
+		}
+	}
+	return o, d.errs
+}
+
 // decoder walks a Struct beside a message's descriptor.
-type decoder struct{ errs Errors }
+type decoder struct {
+	errs    Errors
+	misread map[string]bool // paths of fields that are there but not in the message
+	partial map[string]bool // paths of messages that one of several alternatives was not read into
+}
+
+// lose notes that a field was given and could not be read: that it seems absent is no mistake of its own.
+func (d *decoder) lose(path, name string, fd protoreflect.FieldDescriptor) {
+	d.misread[path+"."+name] = true
+	if fd != nil && fd.ContainingOneof() != nil {
+		d.partial[path] = true
+	}
+}
+
+// follows reports whether a mistake of value at a path may be there only because something was not read.
+func (d *decoder) follows(path string) bool {
+	if d.partial[path] {
+		return true
+	}
+	for lost := range d.misread {
+		if rest, under := strings.CutPrefix(path, lost); under && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+			return true
+		}
+	}
+	return false
+}
 
 // message fills m. The top message has no name here: it stands beside the spec.
 func (d *decoder) message(path string, m protoreflect.Message, s *structpb.Struct, top bool) {
@@ -51,16 +95,22 @@ func (d *decoder) message(path string, m protoreflect.Message, s *structpb.Struc
 		}
 		switch {
 		case fd == nil:
-			d.errs.addf(at, "unknown field%s", suggest(key, fieldNames(m.Descriptor(), top)))
+			names := fieldNames(m.Descriptor(), top)
+			d.errs.addf(at, "unknown field%s", suggest(key, names))
+			if likely := closest(key, names); likely != "" {
+				d.lose(path, likely, fields.ByJSONName(likely))
+			}
 		case top && key == "name":
 			d.errs.addf(at, "a resource's name stands beside its spec, not in it")
 		case isNull(value): // as if it were not there
 		case m.Has(fd):
-			d.errs.addf(at, "the same field as %s", fd.Name())
+			d.errs.addf(at, "the same field as %s", fd.JSONName())
 		case otherOf(m, fd) != "":
 			d.errs.addf(at, "%s is set already, expected only one of %s", otherOf(m, fd), oneofNames(fd))
 		default:
-			d.field(at, m, fd, value)
+			if !d.field(at, m, fd, value) {
+				d.lose(path, fd.JSONName(), fd)
+			}
 		}
 	}
 }
@@ -75,8 +125,8 @@ func otherOf(m protoreflect.Message, fd protoreflect.FieldDescriptor) string {
 	return ""
 }
 
-// field sets one field of m.
-func (d *decoder) field(path string, m protoreflect.Message, fd protoreflect.FieldDescriptor, v *structpb.Value) {
+// field sets one field of m, or reports that it could not be read.
+func (d *decoder) field(path string, m protoreflect.Message, fd protoreflect.FieldDescriptor, v *structpb.Value) bool {
 	switch {
 	case fd.IsMap(): // all of ours are of strings to strings: TestEveryFieldCanBeDecoded
 		to := m.Mutable(fd).Map()
@@ -87,20 +137,26 @@ func (d *decoder) field(path string, m protoreflect.Message, fd protoreflect.Fie
 		list := v.GetListValue()
 		if list == nil {
 			d.errs.addf(path, "expected a list, got %s", describe(v))
-			return
+			return false
 		}
 		to := m.Mutable(fd).List()
 		for i, item := range list.Values {
-			if value, ok := d.value(fmt.Sprintf("%s[%d]", path, i), fd, to.NewElement, item); ok {
-				to.Append(value)
+			at := fmt.Sprintf("%s[%d]", path, i)
+			value, ok := d.value(at, fd, to.NewElement, item)
+			if !ok {
+				d.misread[at], value = true, to.NewElement() // in its place, so that those after it keep theirs
 			}
+			to.Append(value)
 		}
 	default:
 		newValue := func() protoreflect.Value { return m.NewField(fd) }
-		if value, ok := d.value(path, fd, newValue, v); ok {
-			m.Set(fd, value)
+		value, ok := d.value(path, fd, newValue, v)
+		if !ok {
+			return false
 		}
+		m.Set(fd, value)
 	}
+	return true
 }
 
 // value makes a single value of a field's type, a message from newValue.

@@ -2,6 +2,7 @@ package resource
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,12 +33,7 @@ func Load(name string, data []byte) ([]Object, Errors) {
 	resources, errs := Parse(name, data)
 	objs := make([]Object, 0, len(resources))
 	for _, r := range resources {
-		o, mistakes := Decode(r)
-		if o != nil {
-			mistakes = Validate(o)
-		} else if o, _ = New(r.Kind); o != nil {
-			setName(o, r.Name) // so that who refers to it is not blamed as well
-		}
+		o, mistakes := check(r)
 		errs = append(errs, mistakes.Under(r.Kind+"/"+r.Name).Under(name)...)
 		if o != nil {
 			objs = append(objs, o)
@@ -50,8 +46,22 @@ func Load(name string, data []byte) ([]Object, Errors) {
 	return objs, nil
 }
 
+// check decodes a resource and validates it. With a mistake the object is as much as others may be checked against, so
+// that who refers to it is not blamed as well; there is none for an unknown kind.
+func check(r *outriggerv1.Resource) (Object, Errors) {
+	o, errs := decode(r)
+	if len(errs) == 0 {
+		return o, Validate(o)
+	}
+	if b, ok := o.(*outriggerv1.Binding); ok {
+		b.Selector = nil // what cannot be read whole shares its path with nobody
+	}
+	return o, errs
+}
+
 // Parse reads the resources of a YAML stream or a JSON text, each of whose documents is a resource or a List of them
-// ({kind: List, items: [...]}). It looks no deeper than the fields beside spec. Paths begin with name, the file's.
+// ({kind: List, items: [...]}). Paths begin with name, the file's. With mistakes in the fields beside a spec, what has a
+// kind and a name is returned all the same, for the rest of its mistakes to be found; what has not is checked here.
 //
 // Keys may not be repeated. Aliases are followed within a bound; merge keys (<<) are not. An integer that a Struct
 // would round is kept as a string of its digits, as protobuf's JSON form does.
@@ -64,10 +74,10 @@ func Parse(name string, data []byte) ([]*outriggerv1.Resource, Errors) {
 	for _, d := range documents {
 		p.document(d)
 	}
-	if len(p.errs) > 0 {
-		return nil, p.errs.Under(name)
+	if len(p.errs) == 0 {
+		return p.out, nil
 	}
-	return p.out, nil
+	return p.out, p.errs.Under(name)
 }
 
 // parser collects the resources of one text.
@@ -335,8 +345,22 @@ func (p *parser) resource(v *structpb.Value) {
 	if name == "" && s.Fields["name"] == nil {
 		errs.addf("name", "required")
 	}
+	if kind != "" && name != "" {
+		p.out = append(p.out, r)
+	} else {
+		errs = append(errs, anonymous(r)...)
+	}
 	p.errs = append(p.errs, errs.Under(place)...)
-	p.out = append(p.out, r)
+}
+
+// anonymous finds the mistakes of a resource whose kind or name is missing, but that.
+func anonymous(r *outriggerv1.Resource) Errors {
+	r.Name = cmp.Or(r.Name, "x")
+	if r.Kind == "" {
+		return ValidLabels("labels", r.Labels)
+	}
+	_, errs := check(r)
+	return errs
 }
 
 // topFields are the fields of a Resource.

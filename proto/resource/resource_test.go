@@ -137,7 +137,7 @@ func TestMistakesInSpecs(t *testing.T) {
 		{upstreamDoc("{http: 7}"), `Upstream/a: spec.http: expected a mapping, got 7`},
 		{upstreamDoc("{name: b}"), `Upstream/a: spec.name: a resource's name stands beside its spec, not in it`},
 		{upstreamDoc("{http: {url: 'http://h'}, stdio: {command: [x]}}"), `Upstream/a: spec.stdio: http is set already, expected only one of http, stdio`},
-		{upstreamDoc("{http: {url: 'http://h', caFile: a, ca_file: b}}"), `Upstream/a: spec.http.ca_file: the same field as ca_file`},
+		{upstreamDoc("{http: {url: 'http://h', caFile: a, ca_file: b}}"), `Upstream/a: spec.http.ca_file: the same field as caFile`},
 		{upstreamDoc("{era: modern}"), `Upstream/a: spec.era: expected auto, legacy or stateless, got "modern"`},
 		{upstreamDoc("{timeouts: {call: 30}}"), `Upstream/a: spec.timeouts.call: expected a duration such as "30s" or "1m30s", got 30`},
 		{upstreamDoc("{timeouts: {call: 1 hour}}"), `Upstream/a: spec.timeouts.call: expected a duration such as "30s" or "1m30s", got "1 hour"`},
@@ -192,13 +192,67 @@ func TestManyMistakesAreReportedAtOnce(t *testing.T) {
 	text := upstreamDoc("{http: {url: 'ftp://x', unixSocket: s}, timeouts: {call: -1s}}") + "\n---\n" +
 		"kind: Binding\nname: b\nspec: {path: x}\n---\nkind: Binding\nname: b\nspec: {pth: x}"
 	_, errs := Load("t", []byte(text))
-	if len(errs) != 8 {
-		t.Errorf("%d mistakes, want 8:\n%s", len(errs), errs.Error())
+	if len(errs) != 10 {
+		t.Errorf("%d mistakes, want 10:\n%s", len(errs), errs.Error())
+	}
+}
+
+func TestAMistakeOfFormHidesNoOther(t *testing.T) {
+	const noName = `is not a name: expected at most 63 lower-case letters, digits, '-' and '.', each part beginning and ending with a letter or digit`
+	rows := []struct {
+		name, text string
+		want       []string
+	}{
+		{"in one resource", "kind: Upstream\nname: A\nspec: {zzzzzzz: 1, http: {url: 'ftp://x'}, timeouts: {call: 30, connect: 25h}}", []string{
+			`t: Upstream/A: spec.timeouts.call: expected a duration such as "30s" or "1m30s", got 30`,
+			`t: Upstream/A: spec.zzzzzzz: unknown field, expected http, stdio, era, timeouts or credential`,
+			`t: Upstream/A: name: "A" ` + noName,
+			`t: Upstream/A: spec.http.url: "ftp://x" is not an absolute http(s) URL`,
+			`t: Upstream/A: spec.timeouts.connect: 25h0m0s, expected at most 24h`,
+		}},
+		{"beside the spec", "kind: Upstream\nname: a\nspek: {}\nspec: {http: {url: 'ftp://x'}}", []string{
+			`t: Upstream/a: spek: unknown field, did you mean "spec"?`,
+			`t: Upstream/a: spec.http.url: "ftp://x" is not an absolute http(s) URL`,
+		}},
+		{"without a name", "kind: Upstream\nspec: {http: {url: 'ftp://x'}, zzzzzzz: 1}", []string{
+			`t: resources[0]: name: required`,
+			`t: resources[0]: spec.zzzzzzz: unknown field, expected http, stdio, era, timeouts or credential`,
+			`t: resources[0]: spec.http.url: "ftp://x" is not an absolute http(s) URL`,
+		}},
+		{"of an unknown kind", "kind: Gadget\nname: A\nlabels: {'a b': c}", []string{
+			`t: Gadget/A: kind: unknown kind "Gadget", expected Upstream or Binding`,
+			`t: Gadget/A: name: "A" ` + noName,
+			`t: Gadget/A: labels.a b: "a b" is not a label's key: expected 1 to 63 of letters, digits and . _ / -`,
+		}},
+		{"to what is elsewhere", "kind: Binding\nname: b\nspec: {selector: {}, zzzzzzz: 1, upstreams: [{name: gone}]}", []string{
+			`t: Binding/b: spec.zzzzzzz: unknown field, expected selector, path, upstreams, hosts, origins, limits, session, accessLog or keepAlive`,
+			`t: Binding/b: spec.upstreams[0].name: no Upstream is named "gone"`,
+		}},
+		{"in a list", bindingDoc("selector: {}, upstreams: [{name: a}], hosts: [7, 'a:80']"), []string{
+			`t: Binding/demo: spec.hosts[0]: expected a string (put it in quotes), got 7`,
+			`t: Binding/demo: spec.hosts[1]: "a:80" is not a host without port, such as app.example, 10.0.0.1 or [::1]`,
+		}},
+		// What follows from a mistake is not another one.
+		{"a misspelt transport", upstreamDoc("{htpp: {url: 'http://h'}}"), []string{`t: Upstream/a: spec.htpp: unknown field, did you mean "http"?`}},
+		{"a transport of another type", upstreamDoc("{http: 7}"), []string{`t: Upstream/a: spec.http: expected a mapping, got 7`}},
+		{"a misspelt URL", upstreamDoc("{http: {ulr: 'http://h'}}"), []string{`t: Upstream/a: spec.http.ulr: unknown field, did you mean "url"?`}},
+		{"a list of the wrong type", bindingDoc("selector: {}, upstreams: a"), []string{`t: Binding/demo: spec.upstreams: expected a list, got "a"`}},
+		{"an entry of the wrong type", bindingDoc("selector: {}, upstreams: [a]"), []string{`t: Binding/demo: spec.upstreams[0]: expected a mapping, got "a"`}},
+		{"two at one path, one misread", bindingDoc("selector: {}, upstreams: [{name: a}]") + "\n---\nkind: Binding\nname: b\nspec: {selector: {}, upstreams: [{name: a}], path: 7}", []string{
+			`t: Binding/b: spec.path: expected a string (put it in quotes), got 7`,
+		}},
+	}
+	for _, r := range rows {
+		t.Run(r.name, func(t *testing.T) {
+			if _, errs := Load("t", []byte(r.text)); errs.Error() != strings.Join(r.want, "\n") {
+				t.Errorf("%s\n got %s\nwant %s", r.text, errs.Error(), strings.Join(r.want, "\n"))
+			}
+		})
 	}
 }
 
 func TestAMistakeIsNotReportedAgainWhereItIsReferredTo(t *testing.T) {
-	text := upstreamDoc("{era: modern}") + "\n---\nkind: Binding\nname: b\nspec: {selector: {}, upstreams: [{name: a}]}"
+	text := upstreamDoc("{era: modern, http: {url: 'http://h'}}") + "\n---\nkind: Binding\nname: b\nspec: {selector: {}, upstreams: [{name: a}]}"
 	if _, errs := Load("t", []byte(text)); len(errs) != 1 {
 		t.Errorf("got %v, want the one about era", errs)
 	}
@@ -360,6 +414,14 @@ func FuzzLoad(f *testing.F) {
 	f.Add("kind: Upstream\nname: a\nspec: &x {http: {url: 'http://h'}, era: ERA_LEGACY, timeouts: {call: 0.001s}}")
 	f.Fuzz(func(t *testing.T, text string) {
 		resources, _ := Parse("f", []byte(text))
+		_, mistakes := Load("f", []byte(text))
+		seen := map[Error]bool{}
+		for _, m := range mistakes {
+			if seen[m] && strings.Count(text, "kind") < 2 { // two of one name may have the same mistakes
+				t.Errorf("reported twice: %v\n%s", m, text)
+			}
+			seen[m] = true
+		}
 		for _, r := range resources {
 			if o, errs := Decode(r); len(errs) == 0 && len(Validate(o)) == 0 {
 				roundTrip(t, o)

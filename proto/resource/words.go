@@ -54,16 +54,29 @@ func oneOf(words []string) string {
 
 // suggest goes after a message about an unknown word: the one that was probably meant, or else all there are.
 func suggest(got string, known []string) string {
+	if likely := meant(got, known); likely != "" {
+		return likely
+	}
+	return ", expected " + oneOf(known)
+}
+
+// meant asks about the word that was probably meant, if there is one.
+func meant(got string, known []string) string {
+	if best := closest(got, known); best != "" {
+		return fmt.Sprintf(", did you mean %q?", best)
+	}
+	return ""
+}
+
+// closest is the known word that is likely meant by another, "" when none is.
+func closest(got string, known []string) string {
 	best, least := "", 1+len(got)/3
 	for _, k := range known {
 		if d := distance(strings.ToLower(got), strings.ToLower(k)); d <= least {
 			best, least = k, d-1
 		}
 	}
-	if best == "" {
-		return ", expected " + oneOf(known)
-	}
-	return fmt.Sprintf(", did you mean %q?", best)
+	return best
 }
 
 // distance counts the edits between two words; a letter more, less, or other is one.

@@ -101,7 +101,7 @@ func TestABadFileIsRefusedWhole(t *testing.T) {
 	if err := f.Run(t.Context()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without a file: %v", err)
 	}
-	write(t, path, "kind: Upstream\nname: u\nspec: {era: modern}\n---\nkind: Binding\nname: b\nspec: {selector: {}, path: x, upstreams: [{name: u}]}")
+	write(t, path, "kind: Upstream\nname: u\nspec: {era: modern, http: {url: 'http://a'}}\n---\nkind: Binding\nname: b\nspec: {selector: {}, path: x, upstreams: [{name: u}]}")
 	want := path + `: Upstream/u: spec.era: expected auto, legacy or stateless, got "modern"` + "\n" +
 		path + `: Binding/b: spec.path: "x", expected a path that begins with '/'`
 	if err := f.Run(t.Context()); err == nil || err.Error() != want {
@@ -197,7 +197,7 @@ func TestABadChangeKeepsWhatRuns(t *testing.T) {
 	run(t, f)
 	target.next(t)
 	before := f.Status().Generation
-	write(t, path, "kind: Upstream\nname: u\nspec: {era: modern}")
+	write(t, path, "kind: Upstream\nname: u\nspec: {era: modern, http: {url: 'http://a'}}")
 	if err := f.Reload(); err == nil {
 		t.Error("a bad file was taken")
 	}
