@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
+	"regexp"
 	"strings"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/proto/resource"
 )
 
 // options are the command line.
@@ -36,10 +40,27 @@ type options struct {
 	version        bool
 }
 
+// parseFlags reads the command line. When it asks for help, that is written to out and the error is flag.ErrHelp.
 func parseFlags(args []string, out io.Writer) (*options, error) {
 	o := &options{labels: map[string]string{}}
+	f := o.flags()
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(out, "Usage of sidecar:")
+			f.SetOutput(out)
+			f.PrintDefaults()
+		}
+		return nil, err
+	}
+	if f.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	return o, o.check()
+}
+
+func (o *options) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("sidecar", flag.ContinueOnError)
-	f.SetOutput(out)
+	f.SetOutput(io.Discard) // main says what is wrong, once
 	f.StringVar(&o.configFile, "config", "", "run the resources of this YAML or JSON file, without a control plane")
 	f.Func("control-plane", "take the configuration from the control plane at these `host:port`s, comma-separated", func(v string) error {
 		o.controlPlanes = strings.Split(v, ",")
@@ -63,19 +84,13 @@ func parseFlags(args []string, out io.Writer) (*options, error) {
 	f.StringVar(&o.tlsKey, "tls-key", "", "PEM key of --tls-cert")
 	f.StringVar(&o.tlsClientCA, "tls-client-ca", "", "PEM authorities: require client certificates of theirs")
 	f.StringVar(&o.credentialsDir, "credentials-dir", "", "where the files that Upstreams' credentials name are")
-	f.DurationVar(&o.drainTimeout, "drain-timeout", 25*time.Second, "how long calls may go on after SIGTERM")
+	f.DurationVar(&o.drainTimeout, "drain-timeout", 20*time.Second, "how long calls may go on after SIGTERM; closing what is behind them takes up to 7s more")
 	f.BoolVar(&o.accessLog, "access-log", true, "write one line per call to standard output")
 	f.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "json", "json or text, to standard error")
 	f.BoolVar(&o.profiling, "pprof", false, "serve /debug/pprof on the admin port")
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
-	if err := f.Parse(args); err != nil {
-		return nil, err
-	}
-	if f.NArg() > 0 {
-		return nil, fmt.Errorf("unexpected argument %q", f.Arg(0))
-	}
-	return o, o.check()
+	return f
 }
 
 func (o *options) check() error {
@@ -90,9 +105,21 @@ func (o *options) check() error {
 		return errors.New("--tls-client-ca needs --tls-cert")
 	case o.logFormat != "json" && o.logFormat != "text":
 		return fmt.Errorf("--log-format is json or text, not %q", o.logFormat)
+	case o.drainTimeout < 0:
+		return fmt.Errorf("--drain-timeout is %v, expected at least 0", o.drainTimeout)
+	case len(o.controlPlanes) > 0 && !nodeIDPattern.MatchString(o.nodeID):
+		return fmt.Errorf("--node-id is %q, expected 1 to 128 of letters, digits and . _ / -", o.nodeID)
 	}
-	return nil
+	for _, address := range o.controlPlanes {
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return fmt.Errorf("--control-plane: %w, expected host:port", err)
+		}
+	}
+	return resource.ValidLabels("--label", o.labels).Err()
 }
+
+// nodeIDPattern is what a control plane takes for a node id.
+var nodeIDPattern = regexp.MustCompile(`^[A-Za-z0-9._/-]{1,128}$`)
 
 func hostName() string {
 	name, err := os.Hostname()

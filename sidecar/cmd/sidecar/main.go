@@ -5,24 +5,31 @@
 // configuration file again. SIGTERM and SIGINT drain: no new connections, calls may finish, streams end in good order,
 // all within --drain-timeout.
 //
-// Exit status: 0 stopped by a signal; 1 failed; 2 wrong usage.
+// Exit status: 0 stopped by a signal, or helped; 1 failed; 2 wrong usage.
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+
+	"github.com/outrigger-mesh/outrigger/proto/resource"
 )
 
 func main() {
-	o, err := parseFlags(os.Args[1:], os.Stderr)
+	o, err := parseFlags(os.Args[1:], os.Stdout)
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "sidecar:", err)
+		fmt.Fprintf(os.Stderr, "sidecar: %v\nsidecar --help lists the flags\n", err)
 		os.Exit(2)
 	}
 	if o.version {
@@ -32,21 +39,36 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400) // a sidecar's live heap is small: fewer collections cost little memory
 	}
-	log := newLogger(o)
+	log := newLogger(o, os.Stderr)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, o, log); err != nil && !errors.Is(err, context.Canceled) {
-		log.Error("sidecar stopped", "error", err)
+		log.Error("sidecar stopped", "error", brief(err))
 		os.Exit(1)
 	}
 }
 
-func newLogger(o *options) *slog.Logger {
-	h := &slog.HandlerOptions{Level: o.logLevel}
-	if o.logFormat == "text" {
-		return slog.New(slog.NewTextHandler(os.Stderr, h))
+// brief is err in one line. The mistakes of a configuration file have had a line each where they were found.
+func brief(err error) error {
+	var mistakes resource.Errors
+	if errors.As(err, &mistakes) && len(mistakes) > 1 {
+		return fmt.Errorf("the configuration file has %d mistakes", len(mistakes))
 	}
-	return slog.New(slog.NewJSONHandler(os.Stderr, h))
+	return err
+}
+
+// newLogger logs to out. Durations are text in JSON too: nobody reads nanoseconds.
+func newLogger(o *options, out io.Writer) *slog.Logger {
+	h := &slog.HandlerOptions{Level: o.logLevel, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration {
+			a.Value = slog.StringValue(a.Value.Duration().String())
+		}
+		return a
+	}}
+	if o.logFormat == "text" {
+		return slog.New(slog.NewTextHandler(out, h))
+	}
+	return slog.New(slog.NewJSONHandler(out, h))
 }
 
 // version is set by the linker in releases.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,9 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 )
 
 // asSidecar makes the test binary be the command instead.
@@ -47,6 +51,11 @@ func TestFlagsAreCheckedTogether(t *testing.T) {
 		{"--config a --log-level loud", "log-level"},
 		{"--config a --label x", "want key=value"},
 		{"--config a --label =x", "want key=value"},
+		{"--config a --label x=a&b", `"a&b" is not a label's value`},
+		{"--config a --drain-timeout -1s", "--drain-timeout is -1s"},
+		{"--control-plane a", "--control-plane: address a: missing port in address, expected host:port"},
+		{"--control-plane a:1 --node-id a&b", `--node-id is "a&b"`},
+		{"--control-plane a:1 --node-id=", `--node-id is ""`},
 		{"--config a b", `unexpected argument "b"`},
 		{"--no-such-flag", "no-such-flag"},
 	} {
@@ -55,8 +64,8 @@ func TestFlagsAreCheckedTogether(t *testing.T) {
 			t.Errorf("%q: %v, want %q", tt.args, err, tt.want)
 		}
 	}
-	o, err := parseFlags([]string{"--control-plane", "a:1,b:1", "--label", "x=1", "--label", "y=a=b"}, io.Discard)
-	if err != nil || len(o.controlPlanes) != 2 || o.labels["x"] != "1" || o.labels["y"] != "a=b" {
+	o, err := parseFlags([]string{"--control-plane", "a:1,b:1", "--label", "x=1", "--label", "y=a"}, io.Discard)
+	if err != nil || len(o.controlPlanes) != 2 || o.labels["x"] != "1" || o.labels["y"] != "a" {
 		t.Errorf("%+v, %v", o, err)
 	}
 }
@@ -76,7 +85,10 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 }
 
 func TestExitStatusTellsWrongUsageFromFailure(t *testing.T) {
-	missing := filepath.Join(t.TempDir(), "missing.yaml")
+	missing, wrong := filepath.Join(t.TempDir(), "missing.yaml"), filepath.Join(t.TempDir(), "wrong.yaml")
+	if err := os.WriteFile(wrong, []byte("kind: Upstream\nname: A\nspec: {era: modern, http: {url: 'http://h'}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -88,10 +100,14 @@ func TestExitStatusTellsWrongUsageFromFailure(t *testing.T) {
 		says   string
 	}{
 		{[]string{"--version"}, 0, "sidecar "},
+		{[]string{"--help"}, 0, "-drain-timeout"},
+		{[]string{"--no-such-flag"}, 2, "-no-such-flag\nsidecar --help lists the flags\n"},
 		{[]string{"--log-format", "xml"}, 2, "exactly one of"},
 		{[]string{"--config", missing, "--listen", "127.0.0.1:0", "--admin", ""}, 1, "missing.yaml"},
 		{[]string{"--config", missing, "--listen", busy.Addr().String(), "--admin", ""}, 1, "--listen"},
 		{[]string{"--config", missing, "--tls-cert", missing, "--tls-key", missing}, 1, "--tls-cert"},
+		{[]string{"--config", wrong, "--listen", "127.0.0.1:0", "--admin", ""}, 1, "the configuration file has 2 mistakes"},
+		{[]string{"--control-plane", "127.0.0.1:1", "--join-token-file", missing}, 1, "--join-token-file"},
 	} {
 		c := command(t, tt.args...)
 		out, err := c.CombinedOutput()
@@ -102,6 +118,68 @@ func TestExitStatusTellsWrongUsageFromFailure(t *testing.T) {
 		if got := c.ProcessState.ExitCode(); got != tt.status || !strings.Contains(string(out), tt.says) {
 			t.Errorf("%v: status %d, %s; want %d and %q", tt.args, got, out, tt.status, tt.says)
 		}
+		for _, never := range []string{"help requested", "sidecar started", "draining", `\n`} {
+			if strings.Contains(string(out), never) {
+				t.Errorf("%v: %s; want no %q", tt.args, out, never)
+			}
+		}
+	}
+}
+
+func TestDurationsAreLoggedAsText(t *testing.T) {
+	for _, format := range []string{"json", "text"} {
+		var out bytes.Buffer
+		newLogger(&options{logFormat: format}, &out).Info("m", "wait", 25*time.Second)
+		if !strings.Contains(out.String(), "25s") {
+			t.Errorf("%s: %s, want 25s", format, out.String())
+		}
+	}
+}
+
+// savedState is a state directory whose configuration is good, and which has no certificate.
+func savedState(t *testing.T) string {
+	t.Helper()
+	body, err := proto.Marshal(&outriggerv1.SavedConfig{
+		Manifest: &outriggerv1.Manifest{Name: "n", Generation: "g"}, SavedUnix: time.Now().Unix(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, sum := t.TempDir(), sha256.Sum256(body)
+	if err := os.WriteFile(filepath.Join(dir, "g.pb"), append(sum[:], body...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestWhatWasOnDiskGoesOnWithoutAnIdentity(t *testing.T) {
+	log := &logged{}
+	c := command(t, "--control-plane", "127.0.0.1:1", "--node-id", "n", "--state-dir", savedState(t), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	c.Env, c.Stderr = append(c.Env, "OUTRIGGER_JOIN_TOKEN="), log
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	log.wait(t, regexp.MustCompile("no identity: the last good configuration goes on"))
+	admin := log.wait(t, regexp.MustCompile(`"admin":"([^"]+)"`))
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	res, err := client.Get("http://" + admin + "/config")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if body, err := io.ReadAll(res.Body); !strings.Contains(string(body), `"source": "disk"`) {
+		t.Errorf("/config: %s, %v", body, err)
+	}
+	if err := c.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	log.wait(t, regexp.MustCompile("SIGHUP ignored"))
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Wait(); err != nil {
+		t.Errorf("exit: %v, want status 0; log:\n%s", err, log)
 	}
 }
 
@@ -249,6 +327,9 @@ func TestSIGHUPReadsTheFileAgainAndSIGTERMExitsWith0(t *testing.T) {
 	defer client.CloseIdleConnections()
 	if status, body := call(client, "http://"+addr+"/mcp"); status != 200 {
 		t.Errorf("%d %s", status, body)
+	}
+	if n := strings.Count(log.String(), "configuration applied"); n != 1 {
+		t.Errorf("configuration applied %d times, want once:\n%s", n, log)
 	}
 	writeConfig(t, path, url, "/moved")
 	if err := c.Process.Signal(syscall.SIGHUP); err != nil {

@@ -9,7 +9,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,8 +25,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
 )
 
-// run serves until ctx ends, then drains.
+// closeTimeout bounds what follows the drain: ending sessions at their servers, and stopping processes, which have 7 s
+// unless their Upstreams say otherwise. With --drain-timeout's default it is done within the 30 s of Kubernetes.
+const closeTimeout = 7 * time.Second
+
+// run serves until ctx ends, then drains. Whatever is wrong with flags, files and addresses is an error before it serves.
 func run(ctx context.Context, o *options, log *slog.Logger) error {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	var access *telemetry.AccessLog
@@ -44,14 +53,26 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	s := &servers{o: o, log: log, proxy: p, mcp: mcpServer(p, tlsConfig, log)}
+	s := &servers{o: o, log: log, proxy: p, mcp: mcpServer(p, tlsConfig, log), hangups: hangups}
 	s.admin = adminServer(o, p, reg, src)
 	if err := s.listen(); err != nil {
 		return err
 	}
-	log.Info("sidecar started", "version", buildVersion(), "mcp", s.mcpAddr.String(), "admin", o.admin,
+	if err := src.Start(); err != nil {
+		s.close()
+		return err
+	}
+	log.Info("sidecar started", "version", buildVersion(), "mcp", address(s.mcpListener), "admin", address(s.adminListener),
 		"fleet_state", "in this process: sessions are this sidecar's own")
-	return s.serve(ctx, src.Run)
+	return s.serve(ctx, src)
+}
+
+// address is where a listener does, "" for none.
+func address(l net.Listener) string {
+	if l == nil {
+		return ""
+	}
+	return l.Addr().String()
 }
 
 // servers are the process's two ports and what stops with them.
@@ -62,16 +83,15 @@ type servers struct {
 	mcp   server
 	admin *http.Server // nil for none
 
+	hangups       <-chan os.Signal
 	mcpListener   net.Listener
-	mcpAddr       net.Addr
-	adminListener net.Listener
+	adminListener net.Listener // nil for none
 }
 
 func (s *servers) listen() (err error) {
 	if s.mcpListener, err = net.Listen("tcp", s.o.listen); err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
-	s.mcpAddr = s.mcpListener.Addr()
 	if s.admin == nil {
 		return nil
 	}
@@ -83,7 +103,7 @@ func (s *servers) listen() (err error) {
 
 // serve runs the ports and the configuration's source until ctx ends or one of them fails. The source goes on while
 // calls finish.
-func (s *servers) serve(ctx context.Context, source func(context.Context) error) error {
+func (s *servers) serve(ctx context.Context, src source) error {
 	failed := make(chan error, 3)
 	sourceCtx, stopSource := context.WithCancel(context.Background())
 	var wait sync.WaitGroup
@@ -98,10 +118,12 @@ func (s *servers) serve(ctx context.Context, source func(context.Context) error)
 	if s.admin != nil {
 		start(func() error { return s.admin.Serve(s.adminListener) })
 	}
-	start(func() error { return source(sourceCtx) })
+	start(func() error { return src.Run(sourceCtx) })
+	start(func() error { return s.hearHangups(sourceCtx, src) })
 	var err error
 	select {
 	case <-ctx.Done():
+		s.log.Info("draining", "for_at_most", s.o.drainTimeout)
 	case err = <-failed:
 	}
 	s.stop()
@@ -112,7 +134,6 @@ func (s *servers) serve(ctx context.Context, source func(context.Context) error)
 
 // stop drains: streams end in good order and calls may finish; what is left at the end of the time is cut.
 func (s *servers) stop() {
-	s.log.Info("draining", "for_at_most", s.o.drainTimeout)
 	ctx, cancel := context.WithTimeout(context.Background(), s.o.drainTimeout)
 	defer cancel()
 	s.proxy.Drain()
@@ -120,11 +141,30 @@ func (s *servers) stop() {
 		s.log.Warn("calls were still under way at the end of the drain", "error", err)
 		_ = s.mcp.Close() // cuts what is left; there is nothing to do about a failure
 	}
-	closing, cancelClose := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancelClose()
-	s.proxy.Close(closing)
+	s.close()
+}
+
+// close ends what is behind the calls, and the listeners.
+func (s *servers) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	s.proxy.Close(ctx)
+	_ = s.mcpListener.Close() // it may be closed already
 	if s.admin != nil {
 		_ = s.admin.Close() // a scrape may be cut
+		_ = s.adminListener.Close()
+	}
+}
+
+// hearHangups passes on each SIGHUP until ctx ends.
+func (s *servers) hearHangups(ctx context.Context, src source) error {
+	for {
+		select {
+		case <-s.hangups:
+			src.Hangup()
+		case <-ctx.Done():
+			return nil
+		}
 	}
 }
 
@@ -164,6 +204,12 @@ func adminServer(o *options, p *proxy.Proxy, reg *prometheus.Registry, src sourc
 
 // source is where the configuration comes from.
 type source interface {
+	// Start runs what is at hand, and returns when it does.
+	Start() error
+	// Run follows changes until its context ends.
 	Run(context.Context) error
+	// Hangup is what SIGHUP asks for.
+	Hangup()
+	// Status is what runs. It may be called at any time.
 	Status() config.Status
 }

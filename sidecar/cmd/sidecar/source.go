@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/signal"
-	"strings"
 	"sync"
-	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/credentials"
@@ -32,29 +29,12 @@ type fileSource struct {
 	log *slog.Logger
 }
 
-func (f fileSource) Run(ctx context.Context) error {
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var wait sync.WaitGroup
-	defer wait.Wait()
-	wait.Go(func() {
-		for {
-			select {
-			case <-hup:
-				if err := f.Reload(); err != nil {
-					f.log.Error("reload refused; what ran before goes on", "error", err)
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-	err := f.File.Run(ctx)
-	cancel()
-	return err
+func (f fileSource) Start() error { return f.Reload() }
+
+func (f fileSource) Hangup() {
+	if err := f.Reload(); err != nil {
+		f.log.Error("reload refused; what ran before goes on", "error", brief(err))
+	}
 }
 
 // controlPlane is a configuration delivered over xDS, and the identity that it is asked for with. What is on disk is
@@ -63,7 +43,7 @@ type controlPlane struct {
 	*config.XDS
 	o      *options
 	log    *slog.Logger
-	token  string
+	reg    prometheus.Registerer
 	joined chan struct{} // closed when identity is set
 	ended  chan struct{} // closed when Run's context has ended
 
@@ -71,30 +51,21 @@ type controlPlane struct {
 }
 
 func newControlPlane(o *options, target config.Target, reg prometheus.Registerer, log *slog.Logger) (*controlPlane, error) {
-	c := &controlPlane{o: o, log: log, joined: make(chan struct{}), ended: make(chan struct{})}
-	var err error
-	if c.token, err = joinToken(o); err != nil {
-		return nil, err
+	c := &controlPlane{o: o, log: log, reg: reg, joined: make(chan struct{}), ended: make(chan struct{})}
+	if o.joinTokenFile != "" {
+		if _, err := os.ReadFile(o.joinTokenFile); err != nil {
+			return nil, fmt.Errorf("--join-token-file: %w", err)
+		}
 	}
 	if err := os.MkdirAll(o.stateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("--state-dir: %w", err)
 	}
+	var err error
 	c.XDS, err = config.NewXDS(config.XDSOptions{
 		Addresses: o.controlPlanes, NodeID: o.nodeID, Version: buildVersion(), Labels: o.labels,
 		Credentials: c.credentials, StateDir: o.stateDir, Target: target, Log: log, Reg: reg,
 	})
 	return c, err
-}
-
-func joinToken(o *options) (string, error) {
-	if o.joinTokenFile == "" {
-		return os.Getenv("OUTRIGGER_JOIN_TOKEN"), nil
-	}
-	b, err := os.ReadFile(o.joinTokenFile)
-	if err != nil {
-		return "", fmt.Errorf("--join-token-file: %w", err)
-	}
-	return strings.TrimSpace(string(b)), nil
 }
 
 // credentials waits until there is an identity to connect with.
@@ -108,6 +79,16 @@ func (c *controlPlane) credentials() credentials.TransportCredentials {
 	case <-c.ended:
 		return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13}) // for a connection that nobody waits for
 	}
+}
+
+// Start serves what is on disk before anything is asked of a control plane.
+func (c *controlPlane) Start() error {
+	c.Restore()
+	return nil
+}
+
+func (c *controlPlane) Hangup() {
+	c.log.Info("SIGHUP ignored: a control plane sends changes by itself")
 }
 
 func (c *controlPlane) Run(ctx context.Context) error {
@@ -139,7 +120,8 @@ func (c *controlPlane) Run(ctx context.Context) error {
 // join gets the identity and keeps it fresh. That it was refused ends the sidecar, unless it serves what it had before.
 func (c *controlPlane) join(ctx context.Context) error {
 	id, err := config.OpenIdentity(ctx, config.IdentityOptions{
-		Addresses: c.o.controlPlanes, NodeID: c.o.nodeID, Token: c.token, StateDir: c.o.stateDir, Log: c.log,
+		Addresses: c.o.controlPlanes, NodeID: c.o.nodeID, StateDir: c.o.stateDir, Log: c.log, Reg: c.reg,
+		Token: os.Getenv("OUTRIGGER_JOIN_TOKEN"), TokenFile: c.o.joinTokenFile,
 	})
 	if err != nil {
 		if ctx.Err() == nil && c.Status().Generation != "" {
