@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,7 @@ import (
 	xds "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/server/delta/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
@@ -44,7 +46,9 @@ const (
 	firstRequestTimeout  = 10 * time.Second
 	maxRequestBytes      = 4 << 20 // a request names each resource that the sidecar holds: about 25,000
 	maxStreamsPerConn    = 256
-	connectTimeout       = 10 * time.Second // to finish the handshake
+	maxConnections       = 24_000           // the streams', and room for those that join, renew or come back
+	connectTimeout       = 10 * time.Second // to finish the TLS and HTTP/2 handshakes
+	maxConnectionIdle    = time.Minute      // without a stream
 	keepaliveTime        = 60 * time.Second // a silent peer is asked after this long,
 	keepaliveTimeout     = 20 * time.Second // and given up after this
 	minClientKeepalive   = 10 * time.Second // sidecars ask every 30 s
@@ -152,7 +156,7 @@ func (s *Server) Close() { s.close(errClosing) }
 func GRPCOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time: keepaliveTime, Timeout: keepaliveTimeout,
+			Time: keepaliveTime, Timeout: keepaliveTimeout, MaxConnectionIdle: maxConnectionIdle,
 			MaxConnectionAge: maxConnectionAge, MaxConnectionAgeGrace: connectionAgeGrace,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
@@ -163,6 +167,10 @@ func GRPCOptions() []grpc.ServerOption {
 		grpc.ConnectionTimeout(connectTimeout),
 	}
 }
+
+// LimitConnections bounds the connections that a listener has open at once to 24,000; the next wait to be accepted until
+// one ends. A stranger holds one for connectTimeout, or with a handshake for maxConnectionIdle.
+func LimitConnections(l net.Listener) net.Listener { return netutil.LimitListener(l, maxConnections) }
 
 // DeltaAggregatedResources serves one sidecar until either side ends the stream.
 func (s *Server) DeltaAggregatedResources(wire discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {

@@ -164,7 +164,7 @@ func (p *plane) start(ctx context.Context) {
 		p.background.Go(func() { p.ca.FollowRevocations(ctx, p.fleet.Revoke) })
 	}
 	p.background.Go(func() { p.watch("admin", p.admin.Serve(p.adminListener)) })
-	p.background.Go(func() { p.watch("xds", p.xds.Serve(p.xdsListener)) })
+	p.background.Go(func() { p.watch("xds", p.xds.Serve(stream.LimitConnections(p.xdsListener))) })
 	p.background.Go(func() {
 		if p.api.TLSConfig != nil {
 			p.watch("api", p.api.ServeTLS(p.apiListener, "", ""))
