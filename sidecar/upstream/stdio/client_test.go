@@ -55,7 +55,7 @@ func newHarness(t *testing.T, peer string, change ...func(*outriggerv1.Upstream)
 		f(spec)
 	}
 	logs := &logBuffer{}
-	s, err := New("peer", spec, Options{Log: slog.New(slog.NewTextHandler(logs, nil)), ClientName: "sidecar", ClientVersion: "test"})
+	s, err := New("peer", spec, Options{Log: slog.New(slog.NewTextHandler(logs, nil)).With("upstream", "peer"), ClientName: "sidecar", ClientVersion: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -100,7 +100,7 @@ func (s *Server) probe(ctx context.Context, p *pipe) error {
 		s.learn(0, false)
 		return err
 	case err != nil:
-		s.log.Info("server did not answer the probe and is started again as a legacy one", "err", err)
+		s.log.Info("server did not answer the probe and is started again as a legacy one", "error", err)
 		s.learn(0, true)
 		return errAgain
 	}

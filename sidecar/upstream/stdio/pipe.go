@@ -141,7 +141,7 @@ func (p *pipe) write() {
 			return
 		}
 		if _, err := p.proc.stdin.Write(parcel.data); err != nil {
-			p.log.Info("server takes no more input", "err", err)
+			p.log.Info("server takes no more input", "error", err)
 			p.proc.stdout.SetReadDeadline(time.Now().Add(drainTime)) // it may have answered before
 			return
 		}
@@ -313,14 +313,14 @@ func (p *pipe) tell(message string, timeout time.Duration) {
 	m, err := mcp.Scan([]byte(message), mcp.Limits{})
 	switch {
 	case err != nil:
-		p.log.Error("message of our own", "err", err)
+		p.log.Error("message of our own", "error", err)
 	case m.Kind == mcp.Notification:
 		err = p.notify(&m)
 	default:
 		_, err = p.begin(context.Background(), &m, order{timeout: timeout})
 	}
 	if err != nil {
-		p.log.Info("message not sent", "method", m.Method, "err", err)
+		p.log.Info("message not sent", "method", m.Method, "error", err)
 	}
 }
 

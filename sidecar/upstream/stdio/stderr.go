@@ -60,7 +60,7 @@ func logStderr(stderr *os.File, log *slog.Logger) {
 		l, err := lines.next()
 		if err != nil {
 			if err != io.EOF && !os.IsTimeout(err) {
-				log.Warn("standard error is lost", "err", err)
+				log.Warn("standard error is lost", "error", err)
 			}
 			return
 		}

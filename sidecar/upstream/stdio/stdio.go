@@ -47,7 +47,7 @@ var (
 
 // Options are what a Server needs beside its resource.
 type Options struct {
-	Log *slog.Logger // required
+	Log *slog.Logger // required; it names the upstream already
 	// What the sidecar calls itself in handshakes of its own.
 	ClientName, ClientVersion string
 }
@@ -89,7 +89,7 @@ func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		name: name, log: o.Log.With("upstream", name), clientInfo: string(info), command: newCommand(stdio),
+		name: name, log: o.Log, clientInfo: string(info), command: newCommand(stdio),
 		maxMessage: defaultMaxMessage, isolated: stdio.GetIsolation() == outriggerv1.Isolation_ISOLATION_SESSION,
 		times: times{
 			connect:   orDefault(spec.GetTimeouts().GetConnect(), defaultConnect),

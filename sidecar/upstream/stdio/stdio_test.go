@@ -540,3 +540,20 @@ func TestCloseEndsWhatIsBeingOpened(t *testing.T) {
 		t.Error("Open did not return")
 	}
 }
+
+func TestEveryLogLineNamesTheUpstreamOnce(t *testing.T) {
+	h := newHarness(t, "strict")
+	if err := h.Check(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	h.Close(within(t))
+	lines := slices.Collect(strings.Lines(h.log.String()))
+	if len(lines) == 0 {
+		t.Error("nothing was logged")
+	}
+	for _, line := range lines {
+		if strings.Count(line, "upstream=peer") != 1 {
+			t.Errorf("want upstream=peer once: %s", line)
+		}
+	}
+}

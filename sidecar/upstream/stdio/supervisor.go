@@ -136,7 +136,7 @@ func (s *supervisor) run() {
 		delay := rand.N(min(mostDelay, firstDelay<<min(failures, 10)))
 		failures++
 		if s.ctx.Err() == nil {
-			s.log.Warn("server is down", "again_in", delay, "err", err, "cause", errors.Unwrap(err))
+			s.log.Warn("server is down", "again_in", delay, "error", err, "cause", errors.Unwrap(err))
 		}
 		sleep(s.ctx, delay)
 	}
