@@ -39,11 +39,11 @@ type Binding struct {
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
 	// Required: the Upstreams to expose. Exactly one.
 	Upstreams []*UpstreamReference `protobuf:"bytes,4,rep,name=upstreams,proto3" json:"upstreams,omitempty"`
-	// Host header values accepted, without port. Default: on a loopback connection localhost, 127.0.0.1 and [::1];
-	// elsewhere any. With a list, only it (and on a loopback connection those three).
+	// Host header values accepted, without port. Default: on a loopback connection localhost and loopback addresses (all
+	// of 127.0.0.0/8, and [::1]); elsewhere any. With a list, only it (and on a loopback connection those).
 	Hosts []string `protobuf:"bytes,5,rep,name=hosts,proto3" json:"hosts,omitempty"`
 	// Origin header values accepted, as "https://app.example". Default: on a loopback connection http(s) origins whose
-	// host is localhost, 127.0.0.1 or [::1]; elsewhere none. A request without Origin is not from a browser and passes.
+	// host is localhost or a loopback address; elsewhere none. A request without Origin is not from a browser and passes.
 	Origins []string         `protobuf:"bytes,6,rep,name=origins,proto3" json:"origins,omitempty"`
 	Limits  *Limits          `protobuf:"bytes,7,opt,name=limits,proto3" json:"limits,omitempty"`
 	Session *SessionSettings `protobuf:"bytes,8,opt,name=session,proto3" json:"session,omitempty"`

@@ -342,7 +342,8 @@ type StdioTransport struct {
 	WorkingDirectory string `protobuf:"bytes,3,opt,name=working_directory,json=workingDirectory,proto3" json:"working_directory,omitempty"`
 	// Whether clients share a process. Default: shared.
 	Isolation Isolation `protobuf:"varint,4,opt,name=isolation,proto3,enum=outrigger.v1.Isolation" json:"isolation,omitempty"`
-	// How long the process may take to end after its input is closed, before it is killed. Default 5s.
+	// How long the process may take to end after its input is closed, before it gets SIGTERM; SIGKILL follows 2s later.
+	// Default 5s.
 	StopGrace *durationpb.Duration `protobuf:"bytes,5,opt,name=stop_grace,json=stopGrace,proto3" json:"stop_grace,omitempty"`
 	// Longest message read from the process, in bytes. Default 64 MiB.
 	MaxMessageBytes uint64 `protobuf:"varint,6,opt,name=max_message_bytes,json=maxMessageBytes,proto3" json:"max_message_bytes,omitempty"`
