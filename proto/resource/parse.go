@@ -33,7 +33,7 @@ func Load(name string, data []byte) ([]Object, Errors) {
 	resources, errs := Parse(name, data)
 	objs := make([]Object, 0, len(resources))
 	for _, r := range resources {
-		o, mistakes := check(r)
+		o, mistakes := Check(r)
 		errs = append(errs, mistakes.Under(r.Kind+"/"+r.Name).Under(name)...)
 		if o != nil {
 			objs = append(objs, o)
@@ -46,9 +46,9 @@ func Load(name string, data []byte) ([]Object, Errors) {
 	return objs, nil
 }
 
-// check decodes a resource and validates it. With a mistake the object is as much as others may be checked against, so
+// Check decodes a resource and validates it. With a mistake the object is as much as others may be checked against, so
 // that who refers to it is not blamed as well; there is none for an unknown kind.
-func check(r *outriggerv1.Resource) (Object, Errors) {
+func Check(r *outriggerv1.Resource) (Object, Errors) {
 	o, errs := decode(r)
 	if len(errs) == 0 {
 		return o, Validate(o)
@@ -359,7 +359,7 @@ func anonymous(r *outriggerv1.Resource) Errors {
 	if r.Kind == "" {
 		return ValidLabels("labels", r.Labels)
 	}
-	_, errs := check(r)
+	_, errs := Check(r)
 	return errs
 }
 

@@ -1,8 +1,8 @@
 // Package resource is what operators write: Upstreams and Bindings in YAML or JSON, decoded to their messages and
 // checked, with every mistake reported under the path where it was typed.
 //
-// A document becomes Resources (Parse), a Resource its message (Decode), and a message is checked alone (Validate) and
-// among the others (ValidateSet); Load does all four. The same code guards a file, the command line, the management
+// A document becomes Resources (Parse), a Resource its message (Decode), and a message is checked alone (Validate; Check
+// does both) and among the others (ValidateSet); Load does all of it. The same code guards a file, the command line, the management
 // API and what a sidecar is sent, so that a mistake reads the same everywhere. What is accepted means the same after
 // Encode and another Decode.
 //
