@@ -7,14 +7,14 @@ THROUGH     := PROXY='$(CURDIR)/$(INTEROP)/sidecar.sh {UPSTREAM} {PORT}'
 # How many checks of `make interop` pass with nothing between: fewer through the sidecar means that some did not run.
 INTEROP_CHECKS := 237
 
-.PHONY: help build quickstart test test-fast check generate breaking-baseline conformance interop bench-path \
+.PHONY: help build quickstart test test-fast fuzz check generate breaking-baseline conformance interop bench-path \
 	bench-gate clean
 
 help: ## List the commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
 build: ## Build the programs into bin/.
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./sidecar/cmd/... ./controlplane/cmd/...
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/ ./sidecar/cmd/... ./controlplane/cmd/...
 
 quickstart: build ## Run a whole mesh here until Ctrl-C; ONCE=1 checks every step and stops.
 	./deploy/quickstart/run.sh
@@ -31,6 +31,9 @@ test-fast: ## Run the Go tests with the race detector.
 	bin/tools/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary skipped \
 	    --post-run-command tools/count.sh \
 	    -- -race -p 2 -timeout 5m ./...
+
+fuzz: ## Fuzz every target for FUZZTIME (10s) each; the tests run only their seeds.
+	tools/fuzz.sh
 
 check: ## Check form: gofmt, vet, staticcheck, buf lint and breaking, generated code is current.
 	tools/build.sh
