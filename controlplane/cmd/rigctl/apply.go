@@ -47,7 +47,7 @@ func apply(c *cobra.Command, o *options, files []string, dryRun bool) error {
 		}
 		return err
 	}
-	if o.output == formatYAML || o.output == formatJSON {
+	if o.structured() {
 		return writeResources(c.OutOrStdout(), o.output, res.Resources, false)
 	}
 	for _, r := range res.Resources {
@@ -60,7 +60,7 @@ func apply(c *cobra.Command, o *options, files []string, dryRun bool) error {
 	return nil
 }
 
-func validateCommand() *cobra.Command {
+func validateCommand(o *options) *cobra.Command {
 	var files []string
 	c := &cobra.Command{
 		Use:   "validate -f FILE|DIR|-",
@@ -73,6 +73,9 @@ func validateCommand() *cobra.Command {
 			}
 			if mistakes := in.validate(); len(mistakes) > 0 {
 				return refused(mistakes)
+			}
+			if o.structured() {
+				return writeResources(c.OutOrStdout(), o.output, in.resources, false)
 			}
 			fmt.Fprintf(c.OutOrStdout(), "%d resources are valid\n", len(in.resources))
 			return nil

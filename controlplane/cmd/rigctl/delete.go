@@ -70,21 +70,38 @@ func deleteAll(c *cobra.Command, o *options, targets []*outriggerv1.Resource) er
 	if err != nil {
 		return err
 	}
+	var deleted []*outriggerv1.Resource
 	var failures []error
+	status := exitRefused
 	for _, r := range targets {
 		err := deleteOne(c.Context(), o, client, r)
+		if err == nil {
+			deleted = append(deleted, &outriggerv1.Resource{Kind: r.Kind, Name: r.Name})
+			continue
+		}
+		failures = append(failures, err)
 		var failed *exitError
-		switch {
-		case err == nil:
-			fmt.Fprintf(c.OutOrStdout(), "%s/%s deleted\n", r.Kind, r.Name)
-		case errors.As(err, &failed) && failed.status == exitUnreachable:
-			return err
-		default:
-			failures = append(failures, err)
+		if errors.As(err, &failed) && failed.status == exitUnreachable {
+			status = exitUnreachable
+			break
 		}
 	}
+	if err := writeDeleted(c, o, deleted); err != nil {
+		return err
+	}
 	if len(failures) > 0 {
-		return &exitError{exitRefused, errors.Join(failures...)}
+		return &exitError{status, errors.Join(failures...)}
+	}
+	return nil
+}
+
+// writeDeleted names what was deleted.
+func writeDeleted(c *cobra.Command, o *options, deleted []*outriggerv1.Resource) error {
+	if o.structured() {
+		return writeResources(c.OutOrStdout(), o.output, deleted, false)
+	}
+	for _, r := range deleted {
+		fmt.Fprintf(c.OutOrStdout(), "%s/%s deleted\n", r.Kind, r.Name)
 	}
 	return nil
 }

@@ -108,7 +108,7 @@ func newRoot() *cobra.Command {
 	f.BoolVar(&o.insecure, "insecure", false, "send the token over plain http to a server that is not on this host")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "how long a call may take")
 	f.StringVarP(&o.output, "output", "o", formatTable, "table, wide, yaml or json")
-	root.AddCommand(applyCommand(o), getCommand(o), deleteCommand(o), validateCommand(),
+	root.AddCommand(applyCommand(o), getCommand(o), deleteCommand(o), validateCommand(o),
 		sidecarsCommand(o), tokenCommand(o), watchCommand(o))
 	return root
 }

@@ -32,6 +32,9 @@ func checkFormat(s string) error {
 	return fmt.Errorf("--output %q: expected one of %s", s, strings.Join(formats, ", "))
 }
 
+// structured reports whether output is for programs.
+func (o *options) structured() bool { return o.output == formatYAML || o.output == formatJSON }
+
 // document is a resource as rigctl writes it, which is as it reads it.
 type document struct {
 	Kind     string            `json:"kind" yaml:"kind"`

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/api"
@@ -469,5 +470,28 @@ func TestAGenerationIsPartialOnlyWhenRefusalsExplainIt(t *testing.T) {
 func TestTheVersionIsToldInOneLine(t *testing.T) {
 	if out := newRig(t).run("", "--version"); !strings.HasPrefix(out, "rigctl version ") || strings.Count(out, "\n") != 1 {
 		t.Errorf("--version: %q", out)
+	}
+}
+
+func TestEveryCommandWritesWhatProgramsRead(t *testing.T) {
+	r := newRig(t)
+	r.write("all.yaml", upstream+"---\n"+binding)
+	for _, command := range []string{
+		"validate -f all.yaml", "apply -f all.yaml --dry-run", "apply -f all.yaml", "get", "get binding demo",
+		"sidecars", "token create", "delete sidecar pod-1", "delete -f all.yaml",
+	} {
+		args := strings.Fields(command)
+		var fromJSON, fromYAML map[string]any
+		out := r.run("", append(args, "-o", "json")...)
+		if err := json.Unmarshal([]byte(out), &fromJSON); err != nil || len(fromJSON) == 0 {
+			t.Errorf("%s -o json: %v in\n%s", command, err, out)
+		}
+		if args[0] == "delete" && args[1] == "-f" {
+			r.run("", "apply", "-f", "all.yaml") // to delete it again
+		}
+		out = r.run("", append(args, "-o", "yaml")...)
+		if err := yaml.Unmarshal([]byte(out), &fromYAML); err != nil || len(fromYAML) == 0 {
+			t.Errorf("%s -o yaml: %v in\n%s", command, err, out)
+		}
 	}
 }

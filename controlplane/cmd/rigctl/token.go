@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"time"
@@ -45,7 +44,13 @@ func tokenCommand(o *options) *cobra.Command {
 // showHelp is what a command does that only has commands.
 func showHelp(c *cobra.Command, _ []string) error { return c.Help() }
 
-// createToken writes the token alone to standard output, so that it can be redirected, or with its end in JSON.
+// joinToken is a token as rigctl writes it for programs.
+type joinToken struct {
+	Token   string `json:"token" yaml:"token"`
+	Expires string `json:"expires" yaml:"expires"`
+}
+
+// createToken writes the token alone to standard output, so that it can be redirected, or for programs with its end.
 func createToken(c *cobra.Command, o *options, req *outriggerv1.CreateJoinTokenRequest) error {
 	client, err := o.client()
 	if err != nil {
@@ -55,8 +60,8 @@ func createToken(c *cobra.Command, o *options, req *outriggerv1.CreateJoinTokenR
 	if err != nil {
 		return err
 	}
-	if o.output == formatJSON {
-		return json.NewEncoder(c.OutOrStdout()).Encode(map[string]string{"token": res.Token, "expires": timeText(res.Expires)})
+	if o.structured() {
+		return write(c.OutOrStdout(), o.output, []joinToken{{res.Token, timeText(res.Expires)}}, true)
 	}
 	fmt.Fprintln(c.OutOrStdout(), res.Token)
 	fmt.Fprintf(c.ErrOrStderr(), "expires %s\n", timeText(res.Expires))
