@@ -21,10 +21,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/proxy"
 )
 
 // asSidecar makes the test binary be the command instead.
@@ -271,6 +273,39 @@ func call(client *http.Client, url string) (status int, body string) {
 		return 0, err.Error()
 	}
 	return res.StatusCode, string(b)
+}
+
+func TestWithoutAnIdentityAnotherJoinIsTried(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("none yet"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o, err := parseFlags([]string{"--control-plane", "127.0.0.1:1", "--node-id", "n", "--state-dir", savedState(t), "--join-token-file", token}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &logged{}
+	log := slog.New(slog.NewTextHandler(out, nil))
+	c, err := newControlPlane(o, proxy.New(proxy.Options{Log: log}), prometheus.NewRegistry(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.rejoinAfter = 10 * time.Millisecond
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	out.wait(t, regexp.MustCompile("no identity.*rig1_"))
+	if err := os.WriteFile(token, []byte("rig1_00_00_"+strings.Repeat("00", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out.wait(t, regexp.MustCompile("joining: no control plane answers"))
+	stop()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Run: %v", err)
+	}
 }
 
 func TestAStoppedSidecarFinishesItsCalls(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/credentials"
@@ -41,17 +42,19 @@ func (f fileSource) Hangup() {
 // served before either is there.
 type controlPlane struct {
 	*config.XDS
-	o      *options
-	log    *slog.Logger
-	reg    prometheus.Registerer
-	joined chan struct{} // closed when identity is set
-	ended  chan struct{} // closed when Run's context has ended
+	o   *options
+	log *slog.Logger
+	reg prometheus.Registerer
+	// rejoinAfter is how long after a refused join the next one begins.
+	rejoinAfter time.Duration
+	joined      chan struct{} // closed when identity is set
+	ended       chan struct{} // closed when Run's context has ended
 
 	identity *config.Identity
 }
 
 func newControlPlane(o *options, target config.Target, reg prometheus.Registerer, log *slog.Logger) (*controlPlane, error) {
-	c := &controlPlane{o: o, log: log, reg: reg, joined: make(chan struct{}), ended: make(chan struct{})}
+	c := &controlPlane{o: o, log: log, reg: reg, rejoinAfter: 5 * time.Minute, joined: make(chan struct{}), ended: make(chan struct{})}
 	if o.joinTokenFile != "" {
 		if _, err := os.ReadFile(o.joinTokenFile); err != nil {
 			return nil, fmt.Errorf("--join-token-file: %w", err)
@@ -117,20 +120,32 @@ func (c *controlPlane) Run(ctx context.Context) error {
 	return err
 }
 
-// join gets the identity and keeps it fresh. That it was refused ends the sidecar, unless it serves what it had before.
+// join gets the identity and keeps it fresh. That it was refused ends the sidecar, unless it serves what it had before:
+// then it tries again, for there may be another token by then.
 func (c *controlPlane) join(ctx context.Context) error {
-	id, err := config.OpenIdentity(ctx, config.IdentityOptions{
+	for {
+		id, err := c.openIdentity(ctx)
+		if err == nil {
+			c.identity = id
+			close(c.joined)
+			return id.Run(ctx)
+		}
+		if ctx.Err() != nil || c.Status().Generation == "" {
+			return err
+		}
+		c.log.Error("no identity: the last good configuration goes on, without news from the control plane", "error", err,
+			"retry_in", c.rejoinAfter)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(c.rejoinAfter):
+		}
+	}
+}
+
+func (c *controlPlane) openIdentity(ctx context.Context) (*config.Identity, error) {
+	return config.OpenIdentity(ctx, config.IdentityOptions{
 		Addresses: c.o.controlPlanes, NodeID: c.o.nodeID, StateDir: c.o.stateDir, Log: c.log, Reg: c.reg,
 		Token: os.Getenv("OUTRIGGER_JOIN_TOKEN"), TokenFile: c.o.joinTokenFile,
 	})
-	if err != nil {
-		if ctx.Err() == nil && c.Status().Generation != "" {
-			c.log.Error("no identity: the last good configuration goes on, without news from the control plane", "error", err)
-			return nil
-		}
-		return err
-	}
-	c.identity = id
-	close(c.joined)
-	return id.Run(ctx)
 }
