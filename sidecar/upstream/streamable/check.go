@@ -48,11 +48,22 @@ func (s *Server) checkStateless(ctx context.Context) error {
 	return nil
 }
 
-// checkLegacy opens the checker's session the first time, and pings on it from then on.
+// checkLegacy opens the checker's session the first time, and pings on it from then on. A session that cannot be opened
+// again makes room for a new one: the server may have come back as another release, and be well.
 func (s *Server) checkLegacy(ctx context.Context) error {
 	if s.checker.session == nil {
 		return s.openChecker(ctx)
 	}
+	err := s.ping(ctx)
+	if !isGone(err) {
+		return err
+	}
+	s.abandon(s.checker.session)
+	s.checker.session = nil
+	return s.openChecker(ctx)
+}
+
+func (s *Server) ping(ctx context.Context) error {
 	answer, err := s.checker.session.Call(ctx, &upstream.Call{Message: s.own.ping})
 	if err != nil {
 		return err
@@ -70,10 +81,22 @@ func (s *Server) openChecker(ctx context.Context) error {
 		return s.client.fault(upstream.BadAnswer, "answered initialize with an error", nil)
 	}
 	if _, err := session.Call(ctx, &upstream.Call{Message: s.own.initialized}); err != nil {
-		return err // the server forgets the session in time, and it ends with s
+		s.abandon(session)
+		return err
 	}
 	s.checker.session = session
 	return nil
+}
+
+// abandon closes a session of the checker's in the background: no check waits for what the server says to that.
+func (s *Server) abandon(session upstream.Session) {
+	s.tasks.run(func() { // or it ends with s
+		ctx, stop := context.WithTimeout(s.tasks.ctx, cancelTime)
+		defer stop()
+		if err := session.Close(ctx); err != nil {
+			s.log.Debug("a session of readiness checks was not closed", "error", err)
+		}
+	})
 }
 
 // drain reads an answer to its response.

@@ -209,6 +209,50 @@ func TestChecksOfALegacyServerPingOnOneSession(t *testing.T) {
 	}
 }
 
+func TestACheckRecoversFromASessionThatCannotBeOpenedAgain(t *testing.T) {
+	l := newLegacyServer(t, func(l *legacyServer) {
+		l.welcome = func(w http.ResponseWriter, n int) {
+			w.Header().Set("Mcp-Session-Id", fmt.Sprintf("session-%d", n))
+			body := initializeResult
+			if n > 1 { // another release
+				body = strings.Replace(body, mcp.Version20251125, mcp.Version20250618, 1)
+			}
+			writeJSON(w, 200, body)
+		}
+	})
+	s := newServer(t, l.url, func(u *outriggerv1.Upstream) { u.Era = outriggerv1.Era_ERA_LEGACY })
+	for i := range 3 {
+		if err := s.Check(testContext(t)); err != nil {
+			t.Fatalf("check %d: %v; the server saw %q", i, err, l.log())
+		}
+		if i == 0 {
+			l.forget()
+		}
+	}
+	if n, pings := l.count("POST initialize"), l.count("POST ping session-3"); n != 3 || pings != 1 {
+		t.Errorf("%d initializes and %d pings of the third session, want 3 and 1", n, pings)
+	}
+	l.wait(t, http.MethodDelete, "", 2) // the second session, and what was left of the first
+}
+
+func TestAFailedCheckClosesTheSessionItOpened(t *testing.T) {
+	l := newLegacyServer(t, func(l *legacyServer) {
+		l.answer = func(w http.ResponseWriter, r *http.Request, _ *mcp.Message) {
+			if r.Method == http.MethodPost {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		}
+	})
+	s := newServer(t, l.url, func(u *outriggerv1.Upstream) { u.Era = outriggerv1.Era_ERA_LEGACY })
+	wantKind(t, s.Check(testContext(t)), upstream.BadAnswer)
+	l.wait(t, http.MethodDelete, "", 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.sessions); n != 0 {
+		t.Errorf("%d sessions are left after a check that failed, want none", n)
+	}
+}
+
 func TestAServerThatAnswersRubbishIsNotReady(t *testing.T) {
 	p := newPeer(t, always(jsonAnswer(`{"ok":true}`)))
 	for _, era := range []outriggerv1.Era{outriggerv1.Era_ERA_LEGACY, outriggerv1.Era_ERA_STATELESS} {

@@ -155,7 +155,7 @@ func (l *listen) Next() (mcp.Event, error) {
 			continue
 		}
 		if _, err := mcp.Scan(event.Data, mcp.Limits{}); err != nil {
-			l.session.server.log.Warn("dropped an event that is not a JSON-RPC message", "err", err)
+			l.session.server.log.Warn("dropped an event that is not a JSON-RPC message", "error", err)
 			continue
 		}
 		return event, nil
@@ -203,7 +203,7 @@ func (l *listen) reconnect(err error) error {
 // isFinal reports whether trying again would be in vain.
 func isFinal(err error) bool {
 	var failed *upstream.Error
-	return errors.As(err, &failed) && (failed.Kind == upstream.SessionGone || failed.Kind == upstream.Unauthorized)
+	return isGone(err) || errors.As(err, &failed) && failed.Kind == upstream.Unauthorized
 }
 
 // ended is io.EOF when the stream was closed or the session was, and otherwise why the context ended.

@@ -2,6 +2,7 @@ package streamable
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"sync"
@@ -14,7 +15,7 @@ import (
 )
 
 const (
-	cancelTime      = 2 * time.Second // for a notifications/cancelled to be taken
+	cancelTime      = 2 * time.Second // for what nobody waits for: a notifications/cancelled, the end of a check's session
 	closingTogether = 16              // sessions ended at once when a Server closes
 )
 
@@ -105,7 +106,7 @@ func (s *session) canceller(in *incarnation, m *mcp.Message) func() {
 			deadline: time.Now().Add(cancelTime),
 		})
 		if err != nil {
-			s.server.log.Debug("a cancellation was not taken", "err", err)
+			s.server.log.Debug("a cancellation was not taken", "error", err)
 			return
 		}
 		x.discard()
@@ -138,6 +139,11 @@ func (s *session) remember(initialized []byte) {
 
 func (s *session) gone(detail string, cause error) error {
 	return s.server.client.fault(upstream.SessionGone, detail, cause)
+}
+
+func isGone(err error) bool {
+	var failed *upstream.Error
+	return errors.As(err, &failed) && failed.Kind == upstream.SessionGone
 }
 
 // interruptListensLocked makes every open stream look at the session again.
