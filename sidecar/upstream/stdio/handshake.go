@@ -144,7 +144,9 @@ func (s *Server) initialize(ctx context.Context, p *pipe) error {
 	if err != nil {
 		return s.fault(upstream.BadAnswer, "it refused initialize", err)
 	}
-	p.tell(`{"jsonrpc":"2.0","method":"notifications/initialized"}`, 0)
+	if err := p.notify(&mcp.Message{Raw: []byte(`{"jsonrpc":"2.0","method":"` + mcp.NotificationInitialized + `"}`)}); err != nil {
+		return err
+	}
 	if !s.isolated {
 		s.pool.move(p, welcome)
 	}

@@ -20,7 +20,8 @@ type parcel struct {
 // outbox is the bounded queue in front of a process. Cancellations have a lane of their own that overtakes the rest.
 type outbox struct {
 	mu     sync.Mutex // guards below
-	ready  sync.Cond
+	ready  sync.Cond  // something to write, or closed
+	room   sync.Cond  // something left normal, or closed
 	urgent []*parcel
 	normal []*parcel
 	bytes  int // in normal
@@ -29,7 +30,7 @@ type outbox struct {
 
 func newOutbox() *outbox {
 	o := &outbox{}
-	o.ready.L = &o.mu
+	o.ready.L, o.room.L = &o.mu, &o.mu
 	return o
 }
 
@@ -37,13 +38,25 @@ func newOutbox() *outbox {
 func (o *outbox) put(p *parcel) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	full := len(o.normal) >= queuedMost || (o.bytes+len(p.data) > queuedBytes && len(o.normal) > 0)
-	if o.closed || full {
+	if o.closed || o.fullLocked(len(p.data)) {
 		return false
 	}
 	o.normal, o.bytes = append(o.normal, p), o.bytes+len(p.data)
 	o.ready.Signal()
 	return true
+}
+
+func (o *outbox) fullLocked(more int) bool {
+	return len(o.normal) >= queuedMost || (o.bytes+more > queuedBytes && len(o.normal) > 0)
+}
+
+// awaitRoom returns when a message of this many bytes has room, though another may take it, or the outbox is closed.
+func (o *outbox) awaitRoom(size int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for !o.closed && o.fullLocked(size) {
+		o.room.Wait()
+	}
 }
 
 // putUrgent queues data before everything that put queued. When a process reads nothing for long, it is dropped.
@@ -64,6 +77,7 @@ func (o *outbox) withdraw(p *parcel) bool {
 	defer o.mu.Unlock()
 	if i := slices.Index(o.normal, p); i >= 0 {
 		o.normal, o.bytes = slices.Delete(o.normal, i, i+1), o.bytes-len(p.data)
+		o.room.Broadcast()
 	}
 	return !p.sent
 }
@@ -84,6 +98,7 @@ func (o *outbox) next() *parcel {
 	default:
 		p, o.normal = o.normal[0], o.normal[1:]
 		o.bytes -= len(p.data)
+		o.room.Broadcast()
 	}
 	p.sent = true
 	return p
@@ -95,4 +110,5 @@ func (o *outbox) close() {
 	defer o.mu.Unlock()
 	o.closed, o.urgent, o.normal = true, nil, nil
 	o.ready.Broadcast()
+	o.room.Broadcast()
 }

@@ -104,6 +104,7 @@ func sdkElicit(ctx context.Context, r *sdk.CallToolRequest, _ struct{}) (*sdk.Ca
 //	modern   speaks the stateless wire
 //	refusing answers initialize with an error
 //	deaf     reads nothing after initialize
+//	aloof    does not answer resources/subscribe
 type script struct {
 	mode string
 
@@ -154,7 +155,7 @@ func (s *script) handle(m *peerMessage) {
 	s.seen = append(s.seen, strings.TrimSuffix(m.Method+" "+m.Params.URI+m.Params.Level, " "))
 	early := s.initialized == 0 && m.Method != "initialize"
 	switch {
-	case s.mode == "hang", s.mode == "mute" && s.initialized > 0, s.mode == "silent" && early:
+	case s.mode == "hang", s.mode == "aloof" && m.Method == "resources/subscribe", s.mode == "mute" && s.initialized > 0, s.mode == "silent" && early:
 		return
 	case s.mode == "deaf" && s.initialized > 0:
 		select {}

@@ -293,35 +293,24 @@ func (p *pipe) cancel(m *mcp.Message, owner any) {
 
 // ask makes a request of our own and returns the response.
 func (p *pipe) ask(ctx context.Context, request string) ([]byte, error) {
-	m, err := mcp.Scan([]byte(request), mcp.Limits{})
-	if err != nil {
-		return nil, fmt.Errorf("request %s: %w", request, err)
-	}
-	k, err := p.begin(ctx, &m, order{})
+	k, err := p.request(ctx, request, 0)
 	if err != nil {
 		return nil, err
 	}
 	response, err := k.response()
 	if errors.Is(err, context.DeadlineExceeded) {
-		return nil, p.fault(upstream.TimedOut, m.Method+" was not answered in time", err)
+		return nil, p.fault(upstream.TimedOut, k.method+" was not answered in time", err)
 	}
 	return response, err
 }
 
-// tell sends a notification or a request of our own whose answer nobody needs.
-func (p *pipe) tell(message string, timeout time.Duration) {
-	m, err := mcp.Scan([]byte(message), mcp.Limits{})
-	switch {
-	case err != nil:
-		p.log.Error("message of our own", "error", err)
-	case m.Kind == mcp.Notification:
-		err = p.notify(&m)
-	default:
-		_, err = p.begin(context.Background(), &m, order{timeout: timeout})
-	}
+// request begins a request of our own.
+func (p *pipe) request(ctx context.Context, request string, timeout time.Duration) (*call, error) {
+	m, err := mcp.Scan([]byte(request), mcp.Limits{})
 	if err != nil {
-		p.log.Info("message not sent", "method", m.Method, "error", err)
+		return nil, fmt.Errorf("request %s: %w", request, err)
 	}
+	return p.begin(ctx, &m, order{timeout: timeout})
 }
 
 // answer replies to a request of the server's that is ours to answer: pings live here, and there is nobody to ask

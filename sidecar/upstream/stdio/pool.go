@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"sync"
+	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -18,11 +20,14 @@ type pool struct {
 	server *Server
 	// turn is held while a subscription or the level changes, so that the process hears of them in one order.
 	turn chan struct{}
+	// tasks tell a process about many subscriptions. Each ends with its process; close waits for them.
+	tasks sync.WaitGroup
 
 	mu       sync.Mutex // guards below; taken before a pipe's
 	sessions map[*sharedSession]struct{}
 	welcome  *welcome
 	level    level // as the process was told
+	closed   bool  // no more tasks
 }
 
 func newPool(s *Server) *pool {
@@ -58,26 +63,24 @@ func (o *pool) move(p *pipe, w *welcome) {
 	defer o.mu.Unlock()
 	restarted := o.welcome != nil
 	o.welcome = w
-	if o.level != noLevel {
-		p.tell(setLevel("0", o.level), o.server.times.handshake)
-	}
-	for uri := range o.urisLocked() {
-		p.tell(subscription(mcp.MethodResourcesSubscribe, uri), o.server.times.handshake)
-	}
 	if !restarted {
 		return
 	}
+	o.startLocked(p, func(ctx context.Context) {
+		o.tellLevel(ctx, p)
+		o.tellSubscriptions(ctx, p, mcp.MethodResourcesSubscribe, o.uris())
+	})
 	for _, change := range w.changes {
 		o.broadcastLocked(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":%q}`, change))
 	}
 }
 
-func (o *pool) urisLocked() map[string]struct{} {
+func (o *pool) uris() map[string]struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	all := map[string]struct{}{}
 	for s := range o.sessions {
-		for uri := range s.uris {
-			all[uri] = struct{}{}
-		}
+		maps.Copy(all, s.uris)
 	}
 	return all
 }
@@ -88,13 +91,16 @@ func (o *pool) broadcastLocked(message []byte) {
 	}
 }
 
+// close comes after the end of the processes.
 func (o *pool) close() {
 	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.closed = true
 	for s := range o.sessions {
 		s.box.fail(io.EOF)
 	}
 	clear(o.sessions)
+	o.mu.Unlock()
+	o.tasks.Wait()
 }
 
 // ended implements router.
@@ -178,15 +184,21 @@ func (o *pool) onlyLocked(calls []*call) (only *sharedSession) {
 	return only
 }
 
-// take waits for the turn to change what the process knows.
+// take waits for the turn to change what the process knows. A client waits no longer than for a handshake.
 func (o *pool) take(ctx context.Context) (release func(), err error) {
+	timer := time.NewTimer(o.server.times.handshake)
+	defer timer.Stop()
 	select {
 	case o.turn <- struct{}{}:
-		return func() { <-o.turn }, nil
+		return o.release, nil
+	case <-timer.C:
+		return nil, o.server.fault(upstream.Unreachable, "it has not answered another client's subscription or log level yet", nil)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
+
+func (o *pool) release() { <-o.turn }
 
 // levelWith is the level the process needs once s wants want, and whether that is news to it.
 func (o *pool) levelWith(s *sharedSession, want level) (tell level, changes bool) {
@@ -201,14 +213,14 @@ func (o *pool) levelWith(s *sharedSession, want level) (tell level, changes bool
 	return tell, tell != o.level
 }
 
-// holders counts the sessions that hold a subscription, and the subscriptions that s holds.
-func (o *pool) holders(uri string, s *sharedSession) (held, mine int) {
+// held reports whether any session holds a subscription.
+func (o *pool) held(uri string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for other := range o.sessions {
-		if _, ok := other.uris[uri]; ok {
-			held++
+	for s := range o.sessions {
+		if _, ok := s.uris[uri]; ok {
+			return true
 		}
 	}
-	return held, len(s.uris)
+	return false
 }

@@ -2,10 +2,12 @@ package stdio
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -88,16 +90,61 @@ func TestASubscriptionIsMadeOnceEndedLastAndKeptOverARestart(t *testing.T) {
 	if _, err := a.Call(within(t), message(t, toolCall("1", "exit", "{}"))); err == nil {
 		t.Fatal("exit answered")
 	}
-	got := tool(t, a.Call, "seen", "{}")
-	if want := `["initialize","notifications/initialized","logging/setLevel error","resources/subscribe r://1","tools/call"]`; got != want {
-		t.Errorf("the new process saw %s, want %s", got, want)
-	}
+	eventually(t, "the new process is told of both", func() bool {
+		got := tool(t, a.Call, "seen", "{}")
+		return strings.Count(got, "logging/setLevel error") == 1 && strings.Count(got, "resources/subscribe r://1") == 1
+	})
 	b.Close(within(t))
-	if got := tool(t, a.Call, "seen", "{}"); !strings.Contains(got, "resources/unsubscribe r://1") {
-		t.Errorf("the process saw %s, want an unsubscribe at the end", got)
-	}
+	eventually(t, "the process is told of the end", func() bool {
+		return strings.Contains(tool(t, a.Call, "seen", "{}"), "resources/unsubscribe r://1")
+	})
 	_, err := b.Call(within(t), message(t, toolCall("1", "echo", "{}")))
 	wantKind(t, err, upstream.SessionGone)
+}
+
+func TestMoreSubscriptionsThanTheQueueHoldsAreKeptOverARestart(t *testing.T) {
+	h := newHarness(t, "strict", legacyOnly)
+	a, b := h.open(), h.open()
+	want := 4 * queuedMost
+	for i := range want / 2 {
+		ask(t, a.Call, subscribed(fmt.Sprint("a://", i)))
+		ask(t, b.Call, subscribed(fmt.Sprint("b://", i)))
+	}
+	if _, err := a.Call(within(t), message(t, toolCall("1", "exit", "{}"))); err == nil {
+		t.Fatal("exit answered")
+	}
+	eventually(t, "all subscriptions are made again", func() bool {
+		return strings.Count(tool(t, a.Call, "seen", "{}"), "resources/subscribe") == want
+	})
+	b.Close(within(t))
+	eventually(t, "those of the session that closed are ended", func() bool {
+		return strings.Count(tool(t, a.Call, "seen", "{}"), "resources/unsubscribe b://") == want/2
+	})
+}
+
+func TestASubscribeThatIsNotAnsweredHoldsUpNobodyForLong(t *testing.T) {
+	h := newHarness(t, "aloof", legacyOnly, timeouts(5*time.Second, 500*time.Millisecond, time.Minute))
+	a, b := h.open(), h.open()
+	began := time.Now()
+	failed := make(chan error, 1)
+	go func() {
+		_, err := a.Call(context.Background(), message(t, subscribed("r://1")))
+		failed <- err
+	}()
+	eventually(t, "the process has the subscribe", func() bool {
+		return strings.Contains(tool(t, b.Call, "seen", "{}"), "resources/subscribe")
+	})
+	_, err := b.Call(within(t), message(t, subscribed("r://2")))
+	if e := (*upstream.Error)(nil); !errors.As(err, &e) || e.Kind != upstream.TimedOut && e.Kind != upstream.Unreachable {
+		t.Errorf("the second subscribe ended with %v, want no answer in time, or no turn", err)
+	}
+	wantKind(t, <-failed, upstream.TimedOut)
+	if got := ask(t, b.Call, `{"jsonrpc":"2.0","id":"l","method":"logging/setLevel","params":{"level":"error"}}`); !strings.Contains(got[0], `"result"`) {
+		t.Errorf("setLevel got %s", got)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it took %v, want about two handshakes of 500ms", took)
+	}
 }
 
 func TestTheProcessHearsTheMostVerboseLevel(t *testing.T) {

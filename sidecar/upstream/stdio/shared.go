@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -48,7 +49,7 @@ func (s *sharedSession) Call(ctx context.Context, c *upstream.Call) (*upstream.A
 	case mcp.MethodResourcesUnsubscribe:
 		return s.unsubscribe(ctx, m)
 	}
-	k, err := s.begin(ctx, m)
+	k, err := s.begin(ctx, m, s.pool.server.times.call)
 	if err != nil {
 		return nil, err
 	}
@@ -61,17 +62,18 @@ func (s *sharedSession) isClosed() bool {
 	return s.closed
 }
 
-func (s *sharedSession) begin(ctx context.Context, m *mcp.Message) (*call, error) {
+func (s *sharedSession) begin(ctx context.Context, m *mcp.Message, timeout time.Duration) (*call, error) {
 	p, err := s.pool.pipe(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return p.begin(ctx, m, order{owner: s, timeout: s.pool.server.times.call})
+	return p.begin(ctx, m, order{owner: s, timeout: timeout})
 }
 
-// exchange makes a call and returns its response and whether that is a result.
+// exchange makes a call while the caller has the pool's turn, so it may take no longer than a handshake. It returns the
+// response and whether that is a result.
 func (s *sharedSession) exchange(ctx context.Context, m *mcp.Message) (response []byte, ok bool, err error) {
-	k, err := s.begin(ctx, m)
+	k, err := s.begin(ctx, m, s.pool.server.times.handshake)
 	if err != nil {
 		return nil, false, err
 	}
@@ -136,27 +138,38 @@ func (s *sharedSession) subscribe(ctx context.Context, m *mcp.Message) (*upstrea
 	}
 	defer release()
 	uri := string(m.Name)
-	held, mine := s.pool.holders(uri, s)
-	switch {
-	case mine == subscribedMost:
+	held := s.pool.held(uri)
+	if !s.remember(uri) {
 		return refusal(m, mcp.CodeInvalidRequest, "too many subscriptions in this session"), nil
-	case held > 0:
-		s.remember(uri)
+	}
+	if held {
 		return result(m), nil
 	}
 	response, ok, err := s.exchange(ctx, m)
-	if ok {
-		s.remember(uri)
+	if !ok {
+		s.forget(uri)
 	}
 	return orBody(response, err)
 }
 
-func (s *sharedSession) remember(uri string) {
+// remember adds a subscription and reports whether there was room. It comes before the process is asked, so that one
+// that takes over meanwhile hears of it.
+func (s *sharedSession) remember(uri string) bool {
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
+	if len(s.uris) >= subscribedMost {
+		return false
+	}
 	if !s.closed {
 		s.uris[uri] = struct{}{}
 	}
+	return true
+}
+
+func (s *sharedSession) forget(uri string) {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	delete(s.uris, uri)
 }
 
 // unsubscribe tells the process only when nobody else holds the subscription.
@@ -167,10 +180,8 @@ func (s *sharedSession) unsubscribe(ctx context.Context, m *mcp.Message) (*upstr
 	}
 	defer release()
 	uri := string(m.Name)
-	s.pool.mu.Lock()
-	delete(s.uris, uri)
-	s.pool.mu.Unlock()
-	if held, _ := s.pool.holders(uri, s); held > 0 {
+	s.forget(uri)
+	if s.pool.held(uri) {
 		return result(m), nil
 	}
 	response, _, err := s.exchange(ctx, m)
@@ -207,16 +218,11 @@ func (s *sharedSession) Close(ctx context.Context) error {
 	if len(held) == 0 {
 		return nil
 	}
-	release, err := o.take(ctx)
-	if err != nil {
-		return nil // the process goes on sending updates that nobody gets
-	}
-	defer release()
-	for uri := range held {
-		if others, _ := o.holders(uri, s); others == 0 {
-			p.tell(subscription(mcp.MethodResourcesUnsubscribe, uri), o.server.times.handshake)
-		}
-	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.startLocked(p, func(ctx context.Context) {
+		o.tellSubscriptions(ctx, p, mcp.MethodResourcesUnsubscribe, held)
+	})
 	return nil
 }
 
