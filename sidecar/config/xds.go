@@ -139,6 +139,10 @@ func (x *XDS) Restore() {
 	if saved == nil {
 		return
 	}
+	if of := saved.Manifest.Name; of != x.o.NodeID {
+		x.o.Log.Error("the configuration on disk is another sidecar's and is not used", "node", x.o.NodeID, "of", of)
+		return
+	}
 	at := time.Unix(saved.SavedUnix, 0)
 	x.o.Log.Info("configuration restored from disk", "generation", saved.Manifest.Generation, "age", time.Since(at).Round(time.Second))
 	x.board.update(func(s *Status) { s.Source, s.Confirmed = SourceDisk, at })

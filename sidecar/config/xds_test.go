@@ -321,6 +321,28 @@ func TestWhatIsOnDiskRunsBeforeAnythingElseIsTried(t *testing.T) {
 	})
 }
 
+func TestWhatIsOnDiskOfAnotherSidecarIsNotRun(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(t)
+		p.put(up("u", "http://a"), bind("b", "/1", "u"))
+		p.manifest("g1")
+		first := startSidecar(t, p, &fakeTarget{}, dir)
+		first.stop()
+
+		target, o := &fakeTarget{}, first.o
+		o.Target, o.Reg, o.NodeID = target, nil, "another"
+		x, err := NewXDS(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.Restore()
+		if target.count() != 0 || x.Status().Generation != "" {
+			t.Errorf("%q runs what was saved by %q: %v", o.NodeID, node, target.runs())
+		}
+	})
+}
+
 // rivalry is a control plane at which each stream ends the one before.
 type rivalry struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
