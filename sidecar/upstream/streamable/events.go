@@ -144,7 +144,8 @@ func (x *exchange) readTail() {
 	case x.stop != nil && !x.stop():
 		x.finish(false) // the call was given up meanwhile
 	default:
-		x.stop = nil                                             // the call was answered: that its context ends now is no cancellation
+		// The call was answered: that its context ends now is no cancellation.
+		x.stop = nil
 		_ = x.conn.net.SetReadDeadline(time.Now().Add(tailTime)) // fails on a closed connection, as the read then does
 		if !x.client.tasks.run(x.readEnd) {
 			x.finish(false)

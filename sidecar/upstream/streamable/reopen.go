@@ -2,8 +2,11 @@ package streamable
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
 // reopen opens the session again after the server forgot old; whoever needs it meanwhile waits for the same attempt.
@@ -51,33 +54,49 @@ func (s *session) replace(old *incarnation) (*incarnation, error) {
 	return in, nil
 }
 
-// again does the handshake once more, as the client did it.
+// again does the handshake once more, as the client did it, and tells the server what it knew of the session.
 func (s *session) again(old *incarnation) (*incarnation, error) {
 	ctx, stop := context.WithTimeout(s.server.tasks.ctx, s.server.timeouts.handshake)
 	defer stop()
 	in, _, err := s.server.handshake(ctx, s.initialize, nil)
 	switch {
+	case in == nil && (err == nil || deniesSessions(err)):
+		return nil, s.gone("forgot its session and does not open another", err)
 	case err != nil:
 		return nil, err
-	case in == nil:
-		return nil, s.gone("forgot its session and does not open another", nil)
 	case in.version != old.version:
-		_ = s.end(ctx, in) // or the server forgets it in time
-		return nil, s.gone("came back with another protocol version", nil)
+		err = s.gone("came back with another protocol version", nil)
+	default:
+		err = s.catchUp(ctx, in)
 	}
+	if err != nil {
+		s.server.tasks.run(func() { _ = s.end(s.server.tasks.ctx, in) }) // or the server forgets it in time
+		return nil, err
+	}
+	return in, nil
+}
+
+// deniesSessions reports whether a server answered initialize as one that has no sessions at that place any more.
+func deniesSessions(err error) bool {
+	var failed *upstream.Error
+	return errors.As(err, &failed) &&
+		(failed.Status == http.StatusNotFound || failed.Status == http.StatusMethodNotAllowed)
+}
+
+// catchUp brings a new incarnation to where the old one was: initialized, and with the session's settings.
+func (s *session) catchUp(ctx context.Context, in *incarnation) error {
 	s.mu.Lock()
 	initialized := s.initialized
 	s.mu.Unlock()
-	if initialized == nil {
-		return in, nil
+	if initialized != nil {
+		x, err := s.server.client.send(ctx, &request{
+			method: http.MethodPost, body: initialized, version: in.version, session: in.id,
+			deadline: time.Now().Add(s.server.timeouts.handshake),
+		})
+		if err != nil {
+			return err
+		}
+		x.discard()
 	}
-	x, err := s.server.client.send(ctx, &request{
-		method: http.MethodPost, body: initialized, version: in.version, session: in.id,
-		deadline: time.Now().Add(s.server.timeouts.handshake),
-	})
-	if err != nil {
-		return nil, err
-	}
-	x.discard()
-	return in, nil
+	return s.restore(ctx, in)
 }

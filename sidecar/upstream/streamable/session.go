@@ -25,6 +25,8 @@ type session struct {
 	server     *Server
 	initialize []byte // the client's own, for opening the session again
 
+	settings settings // has a lock of its own
+
 	mu          sync.Mutex // guards below; taken before a listen's
 	current     *incarnation
 	initialized []byte // the client's notifications/initialized; nil until the server took it
@@ -60,14 +62,23 @@ func (s *session) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer,
 	case refused != nil:
 		return refused.answer()
 	}
-	answer, err := x.answer(c.Message, func(x *exchange, _ *mcp.Message) upstream.EventStream {
+	return s.accept(ctx, in, c.Message, x)
+}
+
+// accept makes the Answer of x, and remembers what the server took that must be told again to another incarnation.
+func (s *session) accept(ctx context.Context, in *incarnation, m *mcp.Message, x *exchange) (*upstream.Answer, error) {
+	answer, err := x.answer(m, func(x *exchange, _ *mcp.Message) upstream.EventStream {
 		return s.callEvents(ctx, in, x)
 	})
-	if c.Message.Kind == mcp.Request || err != nil {
-		return answer, err
-	}
-	if c.Message.Method == mcp.NotificationInitialized {
-		s.remember(c.Message.Raw)
+	switch {
+	case err != nil:
+		return nil, err
+	case isSetting(m):
+		return s.watch(newSetting(m), x, answer)
+	case m.Kind == mcp.Request:
+		return answer, nil
+	case m.Method == mcp.NotificationInitialized:
+		s.remember(m.Raw)
 	}
 	return nil, nil
 }

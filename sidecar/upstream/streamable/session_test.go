@@ -313,6 +313,8 @@ func TestASessionThatCannotBeOpenedAgainIsGone(t *testing.T) {
 			w.Header().Set("Mcp-Session-Id", "nonsense")
 			writeJSON(w, 200, initializeResult)
 		}, upstream.SessionGone},
+		{"not at that place any more", func(w http.ResponseWriter) { w.WriteHeader(404) }, upstream.SessionGone},
+		{"not with sessions any more", func(w http.ResponseWriter) { w.WriteHeader(405) }, upstream.SessionGone},
 		{"not well", func(w http.ResponseWriter) { w.WriteHeader(503) }, upstream.BadAnswer},
 	}
 	for _, tt := range tests {
