@@ -70,6 +70,16 @@ func (x *Context) AfterFunc(f func()) (stop func() bool) {
 	return func() bool { return x.unhook(h) }
 }
 
+// AfterFunc is context.AfterFunc, at less cost where ctx is a Context.
+func AfterFunc(ctx context.Context, f func()) (stop func() bool) {
+	if c, ok := ctx.(interface {
+		AfterFunc(func()) func() bool
+	}); ok {
+		return c.AfterFunc(f)
+	}
+	return context.AfterFunc(ctx, f)
+}
+
 // unhook reports whether h was there still.
 func (x *Context) unhook(h *hook) bool {
 	x.mu.Lock()

@@ -100,7 +100,7 @@ func (x *exchange) callMember(s *session.Session, out *eventWriter) error {
 	defer done()
 	a, err := s.Upstream.Call(ctx, x.call())
 	if err != nil {
-		return x.lostSession(s, err)
+		return lostSession(s, err)
 	}
 	defer a.Close()
 	if a.Body != nil {

@@ -62,11 +62,11 @@ func (x *exchange) callSession(s *session.Session) error {
 	defer done()
 	a, err := s.Upstream.Call(ctx, x.call())
 	if err != nil {
-		return x.lostSession(s, err)
+		return lostSession(s, err)
 	}
 	defer a.Close()
 	if a.Events != nil {
-		return x.pump(s.NewStream(), s.Version, a.Events)
+		return x.keep(s.NewStream(), s.Version, a.Events)
 	}
 	return x.writeBody(a)
 }
@@ -82,7 +82,7 @@ func (x *exchange) tellSession(s *session.Session) error {
 // tell sends a message to which there is no answer.
 func (x *exchange) tell(s *session.Session) error {
 	if _, err := s.Upstream.Call(s.Context(), x.call()); err != nil {
-		return x.lostSession(s, err)
+		return lostSession(s, err)
 	}
 	if x.msg.Method == "notifications/cancelled" {
 		s.Cancel(x.msg.RequestID.Of(x.msg.Raw))
@@ -91,13 +91,8 @@ func (x *exchange) tell(s *session.Session) error {
 }
 
 // lostSession ends the client's session too when the server's is gone for good: its next use is answered 404.
-func (x *exchange) lostSession(s *session.Session, err error) error {
-	var e *upstream.Error
-	if errors.As(err, &e) && e.Kind == upstream.SessionGone {
-		ctx, cancel := context.WithTimeout(context.Background(), deleteTimeout)
-		defer cancel()
-		x.ep.sessions.End(ctx, s.ID)
-	}
+func lostSession(s *session.Session, err error) error {
+	s.EndIfGone(err)
 	return err
 }
 
@@ -212,23 +207,17 @@ func (x *exchange) serveListen() error {
 			return &refusal{status: http.StatusBadRequest, code: mcp.CodeInvalidRequest, reason: "not_kept",
 				message: err.Error()}
 		}
-		return x.follow(r)
+		return x.follow(r, mcp.Event{})
 	}
-	st, pump := s.General()
-	if !pump {
-		return x.follow(st.Attach())
+	r, err := s.Listen(x.r.Context())
+	switch {
+	case errors.Is(err, upstream.ErrNoStream):
+		return &refusal{status: http.StatusMethodNotAllowed, code: mcp.CodeInvalidRequest, reason: "no_stream",
+			message: "this server offers no stream outside of calls", allow: "POST, DELETE"}
+	case err != nil:
+		return lostSession(s, err)
 	}
-	events, err := s.Upstream.Listen(s.Context())
-	if err != nil {
-		st.End()
-		if errors.Is(err, upstream.ErrNoStream) {
-			return &refusal{status: http.StatusMethodNotAllowed, code: mcp.CodeInvalidRequest, reason: "no_stream",
-				message: "this server offers no stream outside of calls", allow: "POST, DELETE"}
-		}
-		return x.lostSession(s, err)
-	}
-	defer events.Close()
-	return x.pump(st, s.Version, events)
+	return x.follow(r, priming(s.Version, r))
 }
 
 // serveDelete ends a session (2025-11-25, basic/transports, Session Management).

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/lazyctx"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/session"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
@@ -128,7 +129,7 @@ func (s *eventWriter) fail(err error) {
 func (x *exchange) relay(events upstream.EventStream) error {
 	out := x.openEvents()
 	defer out.close()
-	listen := x.msg.Method == "subscriptions/listen"
+	listen := x.msg.Method == mcp.MethodListen
 	if listen {
 		stop := context.AfterFunc(x.ep.ended, func() { events.Close() })
 		defer stop()
@@ -146,7 +147,7 @@ func (x *exchange) relay(events upstream.EventStream) error {
 			return nil
 		}
 		x.outcome = outcomeOf(ev.Data)
-		answered = listen && mcp.PeekOutcome(ev.Data) != mcp.OutcomeUnknown
+		answered = answered || mcp.PeekOutcome(ev.Data) != mcp.OutcomeUnknown
 		if err := out.send(mcp.Event{Data: ev.Data}); err != nil {
 			return errClientGone
 		}
@@ -157,70 +158,65 @@ func (x *exchange) relay(events upstream.EventStream) error {
 func (x *exchange) listenEnd() []byte {
 	id := x.msg.ID.Of(x.msg.Raw)
 	b := append([]byte(`{"jsonrpc":"2.0","id":`), id...)
-	b = append(b, `,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/subscriptionId":`...)
+	b = append(b, `,"result":{"resultType":"complete","_meta":{"`+mcp.MetaKeySubscriptionID+`":`...)
 	return append(append(b, id...), `}}}`...)
 }
 
-// pump copies a legacy answer's or GET stream's events through, and keeps them for a client that comes back: when this
-// one leaves, the copying goes on. So the stream ends with its events, never with its client.
-func (x *exchange) pump(st *session.Stream, version string, events upstream.EventStream) error {
+// keep copies a legacy call's events through, and keeps them for a client that comes back: leaving is no cancellation on
+// that wire (2025-11-25, basic/transports, Sending Messages to the Server), so the copying ends with the events. The
+// connection is held as long; what the session holds for its client is let go when that leaves.
+func (x *exchange) keep(st *session.Stream, version string, events upstream.EventStream) error {
 	defer st.End()
-	if x.label == http.MethodGet {
-		stop := context.AfterFunc(x.ep.ended, func() { events.Close() })
-		defer stop()
-	}
 	reader := st.Attach()
-	detach := func() {
-		if reader != nil {
-			reader.Detach()
-			reader = nil
-		}
-	}
-	defer func() { detach() }()
+	defer reader.Detach()
+	stop := lazyctx.AfterFunc(x.r.Context(), reader.Detach)
+	defer stop()
 	out := x.openEvents()
 	defer out.close()
-	if err := x.prime(out, st, version); err != nil {
-		detach()
+	if first := priming(version, reader); first.HasID && out.send(first) != nil {
+		reader.Detach()
 	}
 	for {
 		ev, err := out.next(events)
-		if err != nil && (err == io.EOF || x.label == http.MethodGet) {
+		if err == io.EOF {
 			return nil
 		}
-		data := ev.Data
-		if err != nil {
-			_, e, _ := x.show(err)
-			data = mcp.AppendError(nil, e.ID, e)
-		} else {
-			x.outcome = outcomeOf(data)
-		}
-		if x.r.Context().Err() != nil {
-			detach()
-		}
+		data := x.keepable(ev, err)
 		number, mine := st.Append(data, reader)
 		if mine && out.send(mcp.Event{ID: st.EventID(number), HasID: true, Data: data}) != nil {
-			detach()
+			reader.Detach()
 		}
 		if err != nil {
 			return nil
 		}
 	}
+}
+
+// keepable is the message that a stream goes on with: the server's, or what ended the server's stream.
+func (x *exchange) keepable(ev mcp.Event, err error) []byte {
+	if err == nil {
+		x.outcome = outcomeOf(ev.Data)
+		return ev.Data
+	}
+	_, e, _ := x.show(err)
+	return mcp.AppendError(nil, e.ID, e)
 }
 
 // reconnectAfter is how long a client should wait before it resumes a stream that broke.
 const reconnectAfter = time.Second
 
-// prime sends the event that gives a client something to resume from before there was a message, and says when to. Only
-// 2025-11-25 has it (basic/transports, Sending Messages to the Server).
-func (x *exchange) prime(out *eventWriter, st *session.Stream, version string) error {
+// priming is the event that gives a client something to resume from before there was a message, and says when to. Only
+// 2025-11-25 has it (basic/transports, Sending Messages to the Server); for others it has no id.
+func priming(version string, r *session.Reader) mcp.Event {
 	if version != mcp.Version20251125 {
-		return nil
+		return mcp.Event{}
 	}
-	return out.send(mcp.Event{ID: st.EventID(0), HasID: true, Retry: reconnectAfter})
+	return mcp.Event{ID: r.Before(), HasID: true, Retry: reconnectAfter}
 }
 
-// follow sends what a Reader hands out: a resumed stream, or a GET stream that another connection's handler pumps.
-func (x *exchange) follow(r *session.Reader) error {
+// follow sends what a Reader hands out, after the event first if that has an id: what GET asks for. It ends with the
+// stream, the client, the endpoint, and when another connection reads the stream.
+func (x *exchange) follow(r *session.Reader, first mcp.Event) error {
 	defer r.Detach()
 	out := x.openEvents()
 	defer out.close()
@@ -228,6 +224,9 @@ func (x *exchange) follow(r *session.Reader) error {
 	defer cancel()
 	stop := context.AfterFunc(x.ep.ended, cancel)
 	defer stop()
+	if first.HasID {
+		_ = out.send(first)
+	}
 	_ = out.flush() // the head; a client that is gone ends ctx
 	for {
 		number, data, err := r.Next(ctx)

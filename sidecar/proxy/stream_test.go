@@ -264,12 +264,17 @@ func TestASecondGETReplacesTheFirst(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 	second := r.open("GET", h, "")
+	if left, err := first.end(); err != nil || len(left) != 0 {
+		t.Errorf("the first, replaced: %v, %v; want its end", left, err)
+	}
+	if e := second.event(); e.id == "" || e.data != "" {
+		t.Errorf("the second's first event %+v, want a priming one", e)
+	}
 	general.feed <- `{"jsonrpc":"2.0","method":"notifications/b"}`
 	e := second.event()
 	if !strings.Contains(e.data, "notifications/b") {
 		t.Errorf("the second got %+v", e)
 	}
-	first.leave()
 	second.leave()
 	general.feed <- `{"jsonrpc":"2.0","method":"notifications/c"}`
 	third := r.open("GET", h.with("Last-Event-ID", e.id), "")
@@ -279,6 +284,28 @@ func TestASecondGETReplacesTheFirst(t *testing.T) {
 	r.do("DELETE", h, "")
 	if left, err := third.end(); err != nil || len(left) != 0 {
 		t.Errorf("after DELETE: %v, %v; want the end", left, err)
+	}
+}
+
+// A priming event is for what comes next: resuming from it repeats nothing that another connection was sent.
+func TestAGETThatWasPrimedInTheMiddleResumesFromThere(t *testing.T) {
+	f := &fake{}
+	general := newEvents(context.Background())
+	f.listen = func(ctx ctx) (upstream.EventStream, error) { general.ctx = ctx; return general, nil }
+	r := newRig(t, f)
+	h := r.initialize()
+	first := r.open("GET", h, "")
+	first.event()
+	general.feed <- `{"jsonrpc":"2.0","method":"notifications/a"}`
+	first.event()
+	first.leave()
+	second := r.open("GET", h, "")
+	primed := second.event()
+	second.leave()
+	third := r.open("GET", h.with("Last-Event-ID", primed.id), "")
+	general.feed <- `{"jsonrpc":"2.0","method":"notifications/b"}`
+	if e := third.event(); !strings.Contains(e.data, "notifications/b") {
+		t.Errorf("resumed from the middle with %+v, want only what came after", e)
 	}
 }
 

@@ -81,7 +81,11 @@ func inBubble(t *testing.T, f func() *fake, change func(*bindingSpec), test func
 // openFor opens a stream for as long as a test of a bubble wants.
 func (r *rig) openFor(t *testing.T, h head, body string) (*stream, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	res, err := r.client.Do(r.request(ctx, "POST", h, body))
+	method := "POST"
+	if body == "" {
+		method = "GET"
+	}
+	res, err := r.client.Do(r.request(ctx, method, h, body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,6 +245,52 @@ func TestSessionsThatNobodyEndsAreBoundedAndEnd(t *testing.T) {
 			t.Errorf("%v sessions live, the server was told of %d ends; want 0 and 1000", n, f.ended.Load())
 		}
 	})
+}
+
+// L29
+func TestASessionEndsThoughItsGETStreamWasLeft(t *testing.T) {
+	for name, timeout := range map[string]time.Duration{"unused": 10 * time.Minute, "given way": 24 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			upstreams := make(chan *events, 1)
+			newFake := func() *fake {
+				return &fake{listen: func(ctx ctx) (upstream.EventStream, error) {
+					e := newEvents(ctx)
+					upstreams <- e
+					return e, nil
+				}}
+			}
+			inBubble(t, newFake, func(b *bindingSpec) {
+				b.Session = &outriggerv1.SessionSettings{MaxSessions: 1, IdleTimeout: durationpb.New(timeout)}
+				b.KeepAlive = durationpb.New(24 * time.Hour) // a comment that nobody reads ends the stream
+			}, func(t *testing.T, r *rig, f *fake) {
+				upstreams = make(chan *events, 1)
+				s, leave := r.openFor(t, r.initialize(), "")
+				open := <-upstreams
+				if s.event().id == "" {
+					t.Error("no priming event")
+				}
+				time.Sleep(time.Hour)
+				if f.ended.Load() != 0 {
+					t.Error("a session whose stream is read was ended")
+				}
+				leave()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if n := r.metric("outrigger_open_streams"); n != 0 {
+					t.Errorf("%v streams open after the client left, want none", n)
+				}
+				time.Sleep(time.Hour)
+				if name == "given way" {
+					r.initialize()
+				}
+				synctest.Wait()
+				if open.ctx.Err() == nil || f.ended.Load() != 1 {
+					t.Errorf("the server's stream goes on: %v, it was told of %d ends; want its end, and one",
+						open.ctx.Err() == nil, f.ended.Load())
+				}
+			})
+		})
+	}
 }
 
 // L12

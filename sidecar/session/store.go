@@ -3,8 +3,9 @@
 // Resumability and Redelivery).
 //
 // A session lives from initialize until DELETE, until it was unused for the idle time, or until its Store closes;
-// then its upstream session is closed too. A Store and its Sessions are safe for concurrent use. A Store's only
-// goroutine is its sweeper, which Close waits for.
+// then its upstream session is closed too. A Store and its Sessions are safe for concurrent use. A Store's goroutines
+// are its sweeper, one for each session that is being ended, up to closers, and one for each session whose client has
+// read its GET stream; Close waits for them.
 // Not here: HTTP (package proxy), the session with the server (package upstream).
 package session
 
@@ -18,6 +19,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -34,8 +37,8 @@ const (
 	yieldAfter = time.Minute
 	// closeTimeout bounds telling a server that a session has ended.
 	closeTimeout = 5 * time.Second
-	// closers is how many sessions the sweeper ends at the same time.
-	closers = 16
+	// closers is how many sessions are ended at the same time. Those that wait for it are still live.
+	closers = 64
 )
 
 // ErrFull is Reserve's answer when the Store holds its most and none is unused for long enough.
@@ -50,6 +53,10 @@ type Store struct {
 	ctx      context.Context
 	swept    chan struct{} // closed when the sweeper has returned
 	closing  chan struct{} // capacity closers: a place for each session being ended
+	late     context.Context
+	giveUp   context.CancelFunc // ends late, when Close has no more time
+
+	running sync.WaitGroup // goroutines; none begins once closed is true
 
 	mu       sync.Mutex // guards below
 	sessions map[string]*Session
@@ -61,8 +68,9 @@ type Store struct {
 // NewStore makes a Store and starts its sweeper.
 func NewStore(s Settings, log *slog.Logger) *Store {
 	ctx, stop := context.WithCancel(context.Background())
+	late, giveUp := context.WithCancel(context.Background())
 	st := &Store{
-		settings: s, log: log, ctx: ctx, stop: stop,
+		settings: s, log: log, ctx: ctx, stop: stop, late: late, giveUp: giveUp,
 		swept: make(chan struct{}), closing: make(chan struct{}, closers),
 		sessions: make(map[string]*Session),
 	}
@@ -112,8 +120,13 @@ func (s *Store) yieldLocked(now time.Time) bool {
 		s.fullTill = now.Add(time.Second)
 		return false
 	}
+	select {
+	case s.closing <- struct{}{}:
+	default:
+		return false // the server is slow to end those that gave way before
+	}
 	delete(s.sessions, oldest.ID)
-	s.endLater(oldest)
+	s.running.Go(func() { s.endPlaced(oldest) })
 	return true
 }
 
@@ -134,10 +147,10 @@ func (s *Store) Add(up upstream.Session, version string) *Session {
 // Get finds a live session and marks it used; nil when unknown or ended.
 func (s *Store) Get(id string) *Session {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	c := s.sessions[id]
-	s.mu.Unlock()
 	if c != nil {
-		c.used.Store(time.Now().UnixNano())
+		c.used.Store(time.Now().UnixNano()) // under the lock: the sweeper sees it, or has taken the session out
 	}
 	return c
 }
@@ -163,39 +176,47 @@ func (s *Store) End(ctx context.Context, id string) bool {
 	return true
 }
 
-// Close ends every session, telling servers within ctx, and waits for the sweeper.
+// Close ends every session, telling servers within ctx, and waits for the Store's goroutines. Calls in flight end first,
+// all at once.
 func (s *Store) Close(ctx context.Context) {
 	s.mu.Lock()
 	s.closed = true
 	all := s.sessions
 	s.sessions = make(map[string]*Session)
 	s.mu.Unlock()
-	s.stop()
+	s.stop() // ends all sessions' contexts
 	<-s.swept
+	unwatch := context.AfterFunc(ctx, s.giveUp)
+	defer unwatch()
 	for _, c := range all {
-		s.closing <- struct{}{}
-		go func() {
-			defer func() { <-s.closing }()
-			c.end(ctx)
-		}()
+		c.cancelCalls()
 	}
-	for range closers { // every place taken: every ending has ended
-		s.closing <- struct{}{}
+	var ends errgroup.Group
+	ends.SetLimit(closers)
+	for _, c := range all {
+		ends.Go(func() error { c.end(ctx); return nil })
 	}
-	for range closers {
-		<-s.closing
-	}
+	_ = ends.Wait() // there is no error
+	s.running.Wait()
+	s.giveUp()
 }
 
-// endLater ends a session that is already out of the map, without waiting for its server.
-func (s *Store) endLater(c *Session) {
-	go func() {
-		s.closing <- struct{}{}
-		defer func() { <-s.closing }()
-		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-		defer cancel()
-		c.end(ctx)
-	}()
+// run runs f in a goroutine that Close waits for, unless the Store is closed.
+func (s *Store) run(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.running.Go(f)
+	}
+	return !s.closed
+}
+
+// endPlaced ends a session that is out of the map and has a place in closing.
+func (s *Store) endPlaced(c *Session) {
+	defer func() { <-s.closing }()
+	ctx, cancel := context.WithTimeout(s.late, closeTimeout)
+	defer cancel()
+	c.end(ctx)
 }
 
 // sweep ends sessions that were unused for the idle time and forgets what streams keep beyond their time.
@@ -215,22 +236,47 @@ func (s *Store) sweep() {
 }
 
 func (s *Store) sweepOnce(now time.Time) {
-	limit := now.Add(-s.settings.IdleTimeout).UnixNano()
+	for _, c := range s.idle(now) {
+		select {
+		case s.closing <- struct{}{}:
+			s.endIdle(c, now)
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// idle lists the sessions that were unused for the idle time, and makes the others forget.
+func (s *Store) idle(now time.Time) (all []*Session) {
 	s.mu.Lock()
-	var idle []*Session
-	for id, c := range s.sessions {
-		if c.active.Load() == 0 && c.used.Load() < limit {
-			delete(s.sessions, id)
-			idle = append(idle, c)
+	defer s.mu.Unlock()
+	for _, c := range s.sessions {
+		if s.isIdle(c, now) {
+			all = append(all, c)
 		} else {
 			c.forget(now)
 		}
 	}
-	s.mu.Unlock()
-	for _, c := range idle {
-		s.log.Debug("session unused, ended", "unused_for", s.settings.IdleTimeout)
-		s.endLater(c)
+	return all
+}
+
+func (s *Store) isIdle(c *Session, now time.Time) bool {
+	return c.active.Load() == 0 && c.used.Load() < now.Add(-s.settings.IdleTimeout).UnixNano()
+}
+
+// endIdle ends a session, for which there is a place in closing, unless it was used or ended meanwhile.
+func (s *Store) endIdle(c *Session, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.sessions[c.ID] != c || !s.isIdle(c, now) {
+		<-s.closing
+		return
 	}
+	delete(s.sessions, c.ID)
+	s.running.Go(func() {
+		s.log.Debug("session unused, ended", "unused_for", s.settings.IdleTimeout)
+		s.endPlaced(c)
+	})
 }
 
 // newID makes a session id: 192 random bits in visible ASCII.
@@ -246,9 +292,9 @@ type Session struct {
 	ID       string
 	Version  string // protocol version agreed on at initialize
 	Upstream upstream.Session
+	store    *Store
 	ctx      context.Context // ends with the session
 	cancel   context.CancelFunc
-	replay   int
 
 	used   atomic.Int64 // last use, Unix nanoseconds
 	active atomic.Int32 // calls in flight and attached streams
@@ -259,11 +305,12 @@ type Session struct {
 	numbered uint64           // streams made so far
 	kept     int              // bytes kept by streams
 	general  *Stream          // what GET reads; nil before the first
+	opening  chan struct{}    // closed when the opening of general was tried; nil while nobody tries
 }
 
 func newSession(s *Store, up upstream.Session, version string) *Session {
 	ctx, cancel := context.WithCancel(s.ctx)
-	c := &Session{ID: newID(), Version: version, Upstream: up, ctx: ctx, cancel: cancel, replay: s.settings.ReplayBytes}
+	c := &Session{ID: newID(), Version: version, Upstream: up, store: s, ctx: ctx, cancel: cancel}
 	c.used.Store(time.Now().UnixNano())
 	return c
 }

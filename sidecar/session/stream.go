@@ -33,14 +33,14 @@ type Stream struct {
 	session *Session
 	number  uint64
 
-	// Guarded by session.mu.
-	first   uint64   // number of events[0]; event numbers begin at 1, 0 is the priming event
-	events  [][]byte // kept messages
-	next    uint64   // number of the next message
-	sent    uint64   // messages below were handed to a Reader
-	ended   time.Time
-	reader  *Reader
-	pumping bool // somebody appends
+	// Guarded by session.mu. Always first+len(events) == next and sent <= next. sent < first when messages were forgotten
+	// that no Reader was handed.
+	first  uint64   // number of events[0]; event numbers begin at 1, 0 is the priming event
+	events [][]byte // kept messages
+	next   uint64   // number of the next message
+	sent   uint64   // messages below were handed to a Reader
+	ended  time.Time
+	reader *Reader // nil while no connection reads
 }
 
 // NewStream makes a stream for one call's answer.
@@ -60,19 +60,6 @@ func (c *Session) newStreamLocked() *Stream {
 	return st
 }
 
-// General is the stream of messages outside of calls, which GET reads. pump is true for the one caller who must append
-// to it and call End.
-func (c *Session) General() (st *Stream, pump bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.general == nil || !c.general.ended.IsZero() {
-		c.general = c.newStreamLocked()
-	}
-	pump = !c.general.pumping
-	c.general.pumping = true
-	return c.general, pump
-}
-
 // Append adds a message, copied, and returns its number. mine reports whether r is still the stream's Reader, which
 // then has the message by this very call and must send it.
 func (st *Stream) Append(data []byte, r *Reader) (number uint64, mine bool) {
@@ -89,7 +76,7 @@ func (st *Stream) Append(data []byte, r *Reader) (number uint64, mine bool) {
 	} else if st.reader != nil {
 		st.reader.signal()
 	}
-	for c.kept > c.replay && c.dropOldestLocked() {
+	for c.kept > c.store.settings.ReplayBytes && c.dropOldestLocked() {
 	}
 	return number, mine
 }
@@ -100,7 +87,6 @@ func (st *Stream) End() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	st.ended = time.Now()
-	st.pumping = false
 	if st.reader != nil {
 		st.reader.signal()
 	}
@@ -115,8 +101,11 @@ func (st *Stream) EventID(number uint64) []byte {
 // Reader hands a stream's messages to one connection.
 type Reader struct {
 	stream *Stream
-	at     uint64        // number of the next message to hand out; guarded by session.mu
 	wake   chan struct{} // capacity 1: that something changed
+
+	// Guarded by session.mu.
+	at       uint64 // number of the next message to hand out
+	detached bool
 }
 
 func (r *Reader) signal() {
@@ -183,6 +172,13 @@ func parseEventID(id string) (stream, number uint64, ok bool) {
 // Stream is the stream that r reads.
 func (r *Reader) Stream() *Stream { return r.stream }
 
+// Before is the event id after which the next message comes: a client that has seen nothing resumes from it.
+func (r *Reader) Before() []byte {
+	r.stream.session.mu.Lock()
+	defer r.stream.session.mu.Unlock()
+	return r.stream.EventID(r.at - 1)
+}
+
 // Next waits for the next message. It returns io.EOF after the last one of a stream that has ended, ErrReplaced when
 // another connection reads the stream now, and ctx's or the session's error when that ends first. Messages that were
 // forgotten before this Reader got to them are skipped.
@@ -224,11 +220,16 @@ func (r *Reader) take() (uint64, []byte, error) {
 	return 0, nil, nil
 }
 
-// Detach ends the attachment: the connection is gone or done. The stream goes on, and keeps what comes.
+// Detach ends the attachment: the connection is gone or done. The stream goes on, and keeps what comes. Only the first
+// call does anything; any goroutine may make it.
 func (r *Reader) Detach() {
 	c := r.stream.session
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if r.detached {
+		return
+	}
+	r.detached = true
 	if r.stream.reader == r {
 		r.stream.reader = nil
 	}
