@@ -60,7 +60,7 @@ func (a *API) Apply(ctx context.Context, req *outriggerv1.ApplyRequest) (*outrig
 func read(resources []*outriggerv1.Resource) *given {
 	g := &given{position: map[string]int{}}
 	for i, r := range resources {
-		o, mistakes := decode(r)
+		o, mistakes := resource.Check(r)
 		for _, m := range mistakes {
 			g.mistakes = append(g.mistakes, resource.Error{Path: fmt.Sprintf("resources[%d].%s", i, m.Path), Message: m.Message})
 		}

@@ -76,22 +76,11 @@ func (a *API) desired(ctx context.Context) (*desired, error) {
 	}
 	for _, r := range resources {
 		d.byRef[r.Kind+"/"+r.Name] = r
-		if o, _ := decode(r); o != nil {
+		if o, _ := resource.Check(r); o != nil {
 			d.objects = append(d.objects, o)
 		}
 	}
 	return d, nil
-}
-
-// decode is the object of a resource with all its mistakes. An object whose spec cannot be read has only its name, so
-// that who refers to it is not blamed as well; there is none for an unknown kind.
-func decode(r *outriggerv1.Resource) (resource.Object, resource.Errors) {
-	o, mistakes := resource.Decode(r)
-	if o != nil {
-		return o, resource.Validate(o)
-	}
-	named, _ := resource.Decode(&outriggerv1.Resource{Kind: r.GetKind(), Name: r.GetName()})
-	return named, mistakes
 }
 
 // with is what would be stored: the objects except those named in gone, then added.

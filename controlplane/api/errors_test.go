@@ -81,7 +81,7 @@ func FuzzApplyRequest(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if o, mistakes := decode(r); len(mistakes) > 0 || store.ResourceKey(r.Kind, o.GetName()) != w.Key {
+			if o, mistakes := resource.Check(r); len(mistakes) > 0 || store.ResourceKey(r.Kind, o.GetName()) != w.Key {
 				t.Errorf("stored under %s: %v, %v", w.Key, r, mistakes)
 			}
 		}

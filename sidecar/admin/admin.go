@@ -11,6 +11,9 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/url"
+	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -127,11 +130,33 @@ func masked(u *outriggerv1.Upstream) *outriggerv1.Upstream {
 	for name := range u.GetStdio().GetEnv() {
 		u.GetStdio().Env[name] = "***"
 	}
+	if s := u.GetStdio(); s != nil {
+		s.Command = maskedCommand(s.GetCommand())
+	}
 	if h := u.GetHttp(); h != nil {
 		h.Url = maskedURL(h.GetUrl())
 	}
 	return u
 }
+
+// maskedCommand keeps what arguments say to itself when they look like a secret or a setting: what follows a "=", or an
+// option whose name speaks of one.
+func maskedCommand(command []string) []string {
+	masked := slices.Clone(command)
+	for i, arg := range command {
+		name, _, set := strings.Cut(arg, "=")
+		switch {
+		case i == 0:
+		case set:
+			masked[i] = name + "=***"
+		case strings.HasPrefix(command[i-1], "-") && secretName.MatchString(command[i-1]):
+			masked[i] = "***"
+		}
+	}
+	return masked
+}
+
+var secretName = regexp.MustCompile(`(?i)key|token|secret|pass|auth|cred`)
 
 // maskedURL keeps a password and the values of a query to itself.
 func maskedURL(s string) string {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -194,5 +195,13 @@ func TestProfilesAreServedOnlyWhenAsked(t *testing.T) {
 	defer res.Body.Close()
 	if body, _ := io.ReadAll(res.Body); res.StatusCode != 200 || !strings.Contains(string(body), "goroutine profile") {
 		t.Errorf("%d %.100s", res.StatusCode, body)
+	}
+}
+
+func TestArgumentsThatMayBeSecretAreMasked(t *testing.T) {
+	got := maskedCommand([]string{"/bin/server", "--root", "/data", "--api-key", "abc", "--Token=xyz", "PASSWORD=1", "-v"})
+	want := []string{"/bin/server", "--root", "/data", "--api-key", "***", "--Token=***", "PASSWORD=***", "-v"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

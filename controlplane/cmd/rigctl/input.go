@@ -41,7 +41,7 @@ func readInput(paths []string, stdin io.Reader) (*input, error) {
 		}
 	}
 	if len(mistakes) > 0 {
-		return nil, refused(mistakes)
+		return nil, refused(append(mistakes, in.validate()...))
 	}
 	if len(in.resources) == 0 {
 		return nil, fmt.Errorf("no resources in %s", strings.Join(paths, ", "))
@@ -121,12 +121,7 @@ func (in *input) validate() resource.Errors {
 	var objects []resource.Object
 	fileOf := map[string]string{}
 	for i, r := range in.resources {
-		o, found := resource.Decode(r)
-		if o != nil {
-			found = resource.Validate(o)
-		} else { // one with only a name, so that who refers to it is not blamed as well
-			o, _ = resource.Decode(&outriggerv1.Resource{Kind: r.Kind, Name: r.Name})
-		}
+		o, found := resource.Check(r)
 		if o != nil {
 			objects = append(objects, o)
 			fileOf[resource.Ref(o)] = in.files[i]
