@@ -27,6 +27,7 @@ const spliceRoom = 64
 // order is what a call needs beside its message.
 type order struct {
 	owner   any           // the session it belongs to; nil on the stateless wire
+	ours    bool          // it is the sidecar's own, not a client's
 	timeout time.Duration // 0: none
 }
 
@@ -38,6 +39,7 @@ type call struct {
 	key     string // our id, as its token
 	method  string
 	owner   any
+	ours    bool
 	id      []byte // the client's id, as its token
 	token   []byte // the client's progress token, as its token; nil when it gave none
 	logs    bool   // it asked for log messages (stateless)
@@ -67,6 +69,9 @@ func (k *call) armLocked(ctx context.Context, timeout time.Duration) {
 		})
 	}
 }
+
+// mayLog reports whether log messages may be the call's.
+func (k *call) mayLog() bool { return !k.ours && (!k.listens || k.logs) }
 
 func (k *call) disarm() {
 	k.unwatch()

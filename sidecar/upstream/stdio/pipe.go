@@ -18,6 +18,10 @@ import (
 // answerDepth bounds the nesting of what a server sends: the clients' limits are for what clients send.
 const answerDepth = 10000
 
+// grace is how long after its end a server may still say things on a call's or a session's behalf: so long, what names
+// nobody is given to nobody.
+const grace = time.Second
+
 // router takes what a server says of its own accord.
 type router interface {
 	// route takes a request, or a notification other than progress. It runs on the pipe's reader and never blocks;
@@ -45,12 +49,14 @@ type pipe struct {
 	// Set by whoever starts the pipe before it is shared.
 	era mcp.Era
 
-	lastID atomic.Int64
+	lastID  atomic.Int64
+	dropped atomic.Int64 // messages that named nobody and could be any of several clients'
 
 	mu     sync.Mutex // guards below; a router's own lock is taken before it
 	router router
 	calls  map[string]*call // by our id's token
 	lost   bool
+	ended  time.Time // when a call that might have logged last ended
 }
 
 func newPipe(name string, log *slog.Logger, proc *process, maxLine int, r router) *pipe {
@@ -219,7 +225,7 @@ func (p *pipe) fail(key []byte, why error) {
 // begin sends a request. The call ends with its response, with ctx, after timeout (0: none), or with the process.
 func (p *pipe) begin(ctx context.Context, m *mcp.Message, o order) (*call, error) {
 	k := &call{
-		pipe: p, method: m.Method, owner: o.owner, box: newMailbox(p.log),
+		pipe: p, method: m.Method, owner: o.owner, ours: o.ours, box: newMailbox(p.log),
 		id: bytes.Clone(m.ID.Of(m.Raw)), token: bytes.Clone(m.ProgressToken.Of(m.Raw)),
 		logs: m.LogLevel.Present(), listens: m.Method == "subscriptions/listen",
 	}
@@ -248,8 +254,28 @@ func (p *pipe) take(key string) *call {
 	if k != nil {
 		delete(p.calls, key)
 		k.disarm()
+		if k.mayLog() {
+			p.ended = time.Now()
+		}
 	}
 	return k
+}
+
+// only is the one call that a log message can come from; nil when there are several, or were just now. Whether two
+// calls are one client's the stateless wire does not say.
+func (p *pipe) only() *call {
+	p.mu.Lock()
+	ended := p.ended
+	p.mu.Unlock()
+	if calls := p.matching((*call).mayLog); len(calls) == 1 && time.Since(ended) >= grace {
+		return calls[0]
+	}
+	return nil
+}
+
+// drop counts a message that could be any of several clients'.
+func (p *pipe) drop(m *mcp.Message) {
+	p.log.Debug("message dropped, since it does not say which client it is for", "method", m.Method, "dropped", p.dropped.Add(1))
 }
 
 func (p *pipe) find(key string) *call {
@@ -310,7 +336,7 @@ func (p *pipe) request(ctx context.Context, request string, timeout time.Duratio
 	if err != nil {
 		return nil, fmt.Errorf("request %s: %w", request, err)
 	}
-	return p.begin(ctx, &m, order{timeout: timeout})
+	return p.begin(ctx, &m, order{timeout: timeout, ours: true})
 }
 
 // answer replies to a request of the server's that is ours to answer: pings live here, and there is nobody to ask

@@ -26,8 +26,9 @@ type pool struct {
 	mu       sync.Mutex // guards below; taken before a pipe's
 	sessions map[*sharedSession]struct{}
 	welcome  *welcome
-	level    level // as the process was told
-	closed   bool  // no more tasks
+	level    level     // as the process was told
+	left     time.Time // when a session was last closed
+	closed   bool      // no more tasks
 }
 
 func newPool(s *Server) *pool {
@@ -149,39 +150,26 @@ func (o *pool) updated(m *mcp.Message) {
 	}
 }
 
-// toTheOnly delivers a notification that names nobody: to the one call in flight, or to the stream of the one session
-// that it can come from.
+// toTheOnly delivers a notification that names nobody, when no other client shares the process or did just now: to the
+// one call in flight, or else to the session's stream. A call says nothing about whose it is, since a server may go on
+// logging for a client after it has answered.
 func (o *pool) toTheOnly(p *pipe, m *mcp.Message) {
-	calls := p.matching(func(k *call) bool { return k.owner != nil })
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	s := o.onlyLocked(calls)
-	if s == nil {
+	if len(o.sessions) != 1 || time.Since(o.left) < grace {
+		p.drop(m)
 		return
 	}
-	if m.Method == mcp.NotificationMessage && !s.level.wants(levelOf(m.Params.Of(m.Raw))) {
-		return
-	}
-	if len(calls) == 1 {
-		calls[0].box.put(bytes.Clone(m.Raw))
-		return
-	}
-	s.box.put(bytes.Clone(m.Raw))
-}
-
-func (o *pool) onlyLocked(calls []*call) (only *sharedSession) {
-	for _, k := range calls {
-		s, _ := k.owner.(*sharedSession)
-		if only != nil && s != only {
-			return nil
+	for s := range o.sessions {
+		if m.Method == mcp.NotificationMessage && !s.level.wants(levelOf(m.Params.Of(m.Raw))) {
+			return
 		}
-		only = s
-	}
-	if len(calls) == 0 && len(o.sessions) == 1 {
-		for only = range o.sessions {
+		box := s.box
+		if calls := p.matching(func(k *call) bool { return k.owner == s }); len(calls) == 1 {
+			box = calls[0].box
 		}
+		box.put(bytes.Clone(m.Raw))
 	}
-	return only
 }
 
 // take waits for the turn to change what the process knows. A client waits no longer than for a handshake.

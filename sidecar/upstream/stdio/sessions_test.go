@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
@@ -168,21 +169,69 @@ func TestTheProcessHearsTheMostVerboseLevel(t *testing.T) {
 	if want := `"logging/setLevel error","logging/setLevel debug","logging/setLevel info","tools/call"`; !strings.Contains(got, want) {
 		t.Errorf("the process saw %s, want %s", got, want)
 	}
-	// One session has a call in flight, so messages are its own: those at its level or above.
-	logged := func(level string) string {
-		return `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"` + level + `","data":1}}`
-	}
-	if all := say(t, b, logged("info"), logged("warning"), logged("odd")); len(all) != 3 || all[0] != logged("warning") || all[1] != logged("odd") {
-		t.Errorf("b got %s", all)
-	}
-	held, err := a.Call(within(t), message(t, toolCall("1", "hold", "{}")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer held.Close()
+}
+
+func logged(level string) string {
+	return `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"` + level + `","data":1}}`
+}
+
+// A tool of a's may log after its result, while only b has a call in flight.
+func TestALogMessageReachesNoOtherSession(t *testing.T) {
+	h := newHarness(t, "strict", legacyOnly)
+	a, b := h.open(), h.open()
+	ask(t, b.Call, `{"jsonrpc":"2.0","id":"l","method":"logging/setLevel","params":{"level":"warning"}}`)
 	if all := say(t, b, logged("error")); len(all) != 1 {
-		t.Errorf("with two sessions' calls in flight b got %s, want no message", all)
+		t.Errorf("with two sessions open b got %s, want no message", all)
 	}
+	p := h.running(mcp.Legacy)
+	if n := p.dropped.Load(); n != 1 {
+		t.Errorf("%d messages counted as dropped, want 1", n)
+	}
+	a.Close(within(t))
+	if all := say(t, b, logged("error")); len(all) != 1 {
+		t.Errorf("right after a was closed b got %s, want no message", all)
+	}
+	eventually(t, "alone, b gets the messages at its level", func() bool {
+		all := say(t, b, logged("info"), logged("warning"), logged("odd"))
+		return len(all) == 3 && all[0] == logged("warning") && all[1] == logged("odd")
+	})
+}
+
+// Whose call it was that logs after its end cannot be told.
+func TestALogMessageReachesNoOtherStatelessCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := bare(statelessRouter{})
+		begin := func(level string, o order) *call {
+			k, err := p.begin(t.Context(), scan(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":1`+level+`}}}`), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return k
+		}
+		const asks = `,"io.modelcontextprotocol/logLevel":"info"`
+		gets := func(k *call) bool {
+			p.receive(line{data: []byte(logged("error"))})
+			return k.box.holdsAny()
+		}
+		first := begin("", order{})
+		if gets(first) {
+			t.Error("a call that did not ask for log messages got one")
+		}
+		second := begin(asks, order{})
+		if gets(second) {
+			t.Error("with two calls in flight one got a message")
+		}
+		first.abandon(errGivenUp, nil)
+		if gets(second) {
+			t.Error("right after the end of another call a call got a message")
+		}
+		time.Sleep(grace)
+		begin("", order{ours: true}).abandon(errGivenUp, nil) // a readiness check
+		if !gets(second) {
+			t.Error("the only call for a while did not get its message")
+		}
+		p.breakDown()
+	})
 }
 
 func TestListenEndsWithItsContextAndWithItsSession(t *testing.T) {

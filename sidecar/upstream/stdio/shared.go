@@ -205,6 +205,7 @@ func (s *sharedSession) Close(ctx context.Context) error {
 	held := s.uris
 	s.closed, s.uris = true, nil
 	delete(o.sessions, s)
+	o.left = time.Now()
 	o.mu.Unlock()
 	s.box.fail(io.EOF)
 

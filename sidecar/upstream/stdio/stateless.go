@@ -23,9 +23,11 @@ func (statelessRouter) route(p *pipe, m *mcp.Message) {
 			k.box.put(splice(m.Raw, mcp.Edit{Span: m.SubscriptionID, With: k.id}))
 		}
 	case m.Method == mcp.NotificationMessage:
-		// A log line on stdio names no request: it is delivered only when it can be nobody else's.
-		if asked := p.matching(func(k *call) bool { return k.logs }); len(asked) == 1 {
-			asked[0].box.put(bytes.Clone(m.Raw))
+		// It names no request, so it is delivered only when it can be no other's.
+		if k := p.only(); k != nil && k.logs {
+			k.box.put(bytes.Clone(m.Raw))
+		} else {
+			p.drop(m)
 		}
 	}
 }

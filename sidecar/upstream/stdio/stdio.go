@@ -5,6 +5,9 @@
 // client it belongs to, with that client's id. A process sees one wire and at most one initialize in its life; a server
 // that speaks both wires runs as two processes, the second started by the first legacy session.
 //
+// What a server says without naming a call, log messages above all, is delivered only when it can be no other client's:
+// while one legacy session is open, or one stateless call in flight. Otherwise it is dropped.
+//
 // With isolation "session" each legacy session has a process of its own, and the server may ask that client anything.
 // The supervised process then serves stateless calls and readiness checks only.
 //
