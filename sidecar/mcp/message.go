@@ -61,3 +61,6 @@ type Message struct {
 type Limits struct {
 	MaxDepth int // nesting of arrays and objects; default 128
 }
+
+// AnswerDepth is the MaxDepth for what servers send: the default is for what strangers send.
+const AnswerDepth = 10000

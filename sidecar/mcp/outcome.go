@@ -17,7 +17,7 @@ const (
 // PeekOutcome looks for the first top-level result or error key in the first bytes of a response and reads no further.
 // It trusts the sender's order: a response with both keys is invalid, and only Scan finds that.
 func PeekOutcome(prefix []byte) Outcome {
-	s := scanner{data: prefix, maxDepth: defaultMaxDepth}
+	s := scanner{data: prefix, maxDepth: AnswerDepth}
 	s.space()
 	if s.peek() != '{' {
 		return OutcomeUnknown
@@ -53,7 +53,7 @@ func Verdict(status int, body []byte) (eras Eras, known bool) {
 	case status == http.StatusRequestTimeout, status == http.StatusTooManyRequests, status >= 500:
 		return 0, false // it is not well now
 	}
-	m, err := Scan(body, Limits{})
+	m, err := Scan(body, Limits{MaxDepth: AnswerDepth})
 	switch {
 	case err != nil || m.Kind != Response:
 		return EraSet(Legacy), true // a foreign body, or none

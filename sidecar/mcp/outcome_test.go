@@ -1,6 +1,10 @@
 package mcp
 
-import "testing"
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
 
 func TestPeekOutcome(t *testing.T) {
 	for _, row := range []struct {
@@ -69,5 +73,23 @@ func TestVerdict(t *testing.T) {
 		if eras != row.want || known != row.known {
 			t.Errorf("%s: Verdict(%d, %s): got %b, %v; want %b, %v", row.name, row.status, row.body, eras, known, row.want, row.known)
 		}
+	}
+}
+
+func TestAnAnswerMayBeNestedDeeperThanACall(t *testing.T) {
+	deep := strings.Repeat("[", 1000) + strings.Repeat("]", 1000)
+	discovered := `{"jsonrpc":"2.0","id":1,"x":` + deep + `,"result":{"supportedVersions":["2026-07-28"],"x":` + deep + `}}`
+	if eras, known := Verdict(http.StatusOK, []byte(discovered)); !known || eras != EraSet(Stateless) {
+		t.Errorf("a discovery nested 1000 deep: eras %v, known %v; want stateless", eras, known)
+	}
+	if o := PeekOutcome([]byte(discovered)); o != OutcomeResult {
+		t.Errorf("a result after a member nested 1000 deep: outcome %v, want a result", o)
+	}
+	if _, err := Scan([]byte(discovered), Limits{}); err == nil {
+		t.Error("a stranger's message nested 1000 deep was taken")
+	}
+	tooDeep := `{"jsonrpc":"2.0","id":1,"result":` + strings.Repeat("[", AnswerDepth) + strings.Repeat("]", AnswerDepth) + `}`
+	if _, err := Scan([]byte(tooDeep), Limits{MaxDepth: AnswerDepth}); err == nil {
+		t.Errorf("an answer nested deeper than %d was taken", AnswerDepth)
 	}
 }

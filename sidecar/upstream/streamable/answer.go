@@ -55,3 +55,8 @@ func (x *exchange) response() ([]byte, error) {
 		}
 	}
 }
+
+// scanAnswer is mcp.Scan for what the server sent, in a body or an event.
+func scanAnswer(data []byte) (mcp.Message, error) {
+	return mcp.Scan(data, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+}

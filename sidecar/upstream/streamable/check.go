@@ -42,7 +42,7 @@ func (s *Server) checkStateless(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if m, err := mcp.Scan(body, mcp.Limits{}); err != nil || m.Kind != mcp.Response || status >= http.StatusInternalServerError {
+	if m, err := scanAnswer(body); err != nil || m.Kind != mcp.Response || status >= http.StatusInternalServerError {
 		return s.client.fault(upstream.BadAnswer, fmt.Sprintf("answered server/discover with %d and no response", status), err)
 	}
 	return nil
@@ -107,7 +107,7 @@ func (s *Server) drain(a *upstream.Answer) error {
 		if err != nil {
 			return err
 		}
-		if m, err := mcp.Scan(body, mcp.Limits{}); err != nil || m.Kind != mcp.Response {
+		if m, err := scanAnswer(body); err != nil || m.Kind != mcp.Response {
 			return s.client.fault(upstream.BadAnswer, "answered ping with something else than a response", err)
 		}
 		return nil
@@ -117,7 +117,7 @@ func (s *Server) drain(a *upstream.Answer) error {
 		if err != nil {
 			return err
 		}
-		if m, err := mcp.Scan(event.Data, mcp.Limits{}); err == nil && m.Kind == mcp.Response {
+		if m, err := scanAnswer(event.Data); err == nil && m.Kind == mcp.Response {
 			return nil
 		}
 	}

@@ -67,7 +67,7 @@ func (e *events) Next() (mcp.Event, error) {
 		if !isMessage(&event) {
 			continue
 		}
-		m, err := mcp.Scan(event.Data, mcp.Limits{})
+		m, err := scanAnswer(event.Data)
 		if err != nil {
 			return mcp.Event{}, e.current().refuseEvent(err)
 		}

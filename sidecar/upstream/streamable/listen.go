@@ -154,7 +154,7 @@ func (l *listen) Next() (mcp.Event, error) {
 		if !isMessage(&event) {
 			continue
 		}
-		if _, err := mcp.Scan(event.Data, mcp.Limits{}); err != nil {
+		if _, err := scanAnswer(event.Data); err != nil {
 			l.session.server.log.Warn("dropped an event that is not a JSON-RPC message", "error", err)
 			continue
 		}

@@ -63,7 +63,7 @@ func (s *Server) opened(x *exchange) (*incarnation, *upstream.Answer, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	m, err := mcp.Scan(body, mcp.Limits{})
+	m, err := scanAnswer(body)
 	if err != nil || m.Kind != mcp.Response {
 		return nil, nil, s.client.fault(upstream.BadAnswer, "answered initialize with something else than a response", err)
 	}

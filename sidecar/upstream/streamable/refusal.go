@@ -42,7 +42,7 @@ func (x *exchange) refusal() (*refusal, error) {
 		return nil, err
 	}
 	r := &refusal{client: x.client, status: x.head.status, body: body}
-	if m, err := mcp.Scan(body, mcp.Limits{}); err == nil && m.Kind == mcp.Response {
+	if m, err := scanAnswer(body); err == nil && m.Kind == mcp.Response {
 		r.rpc, r.body, r.code = true, m.Raw, errorCode(&m)
 	}
 	return r, nil

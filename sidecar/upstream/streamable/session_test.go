@@ -601,6 +601,27 @@ func TestTheListenStreamFollowsItsSession(t *testing.T) {
 	}
 }
 
+func TestAListenStreamCarriesDeepMessages(t *testing.T) {
+	deep := `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":` +
+		strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `}}`
+	l := newLegacyServer(t, func(l *legacyServer) {
+		l.answer = func(w http.ResponseWriter, r *http.Request, _ *mcp.Message) {
+			if r.Method == http.MethodGet {
+				sse(w)("data: " + deep + "\n\ndata: " + progressed + "\n\n")
+				<-r.Context().Done()
+			}
+		}
+	})
+	stream, err := open(t, newServer(t, l.url), initialize).Listen(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	if e, err := stream.Next(); err != nil || string(e.Data) != deep {
+		t.Errorf("got %.80s, %v; want the message nested 1000 deep", e.Data, err)
+	}
+}
+
 func TestListenOpensAForgottenSessionOnce(t *testing.T) {
 	l := newLegacyServer(t)
 	session := open(t, newServer(t, l.url), initialize)

@@ -139,7 +139,7 @@ func (s *session) set(ctx context.Context, in *incarnation, body []byte) error {
 }
 
 func isResult(response []byte) bool {
-	m, err := mcp.Scan(response, mcp.Limits{})
+	m, err := scanAnswer(response)
 	return err == nil && m.Result.Present()
 }
 

@@ -167,6 +167,25 @@ func TestAnswersOfTheStatelessWire(t *testing.T) {
 	}
 }
 
+func TestAnAnswerPassesHoweverDeepInEveryForm(t *testing.T) {
+	deep := strings.Repeat("[", 1000) + strings.Repeat("]", 1000)
+	response := `{"jsonrpc":"2.0","id":1,"result":{"structuredContent":` + deep + `}}`
+	refused := `{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no","data":` + deep + `}}`
+	for _, tt := range []struct{ name, answer, want string }{
+		{"JSON", jsonAnswer(response), response},
+		{"events", sseHead + "\r\ndata: " + response + "\n\n", response},
+		{"an error", strings.Replace(jsonAnswer(refused), "200 OK", "400 Bad Request", 1), refused},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newServer(t, newPeer(t, onceEach(tt.answer)).url)
+			a, err := s.Call(testContext(t), stateless(t, "1", "echo", "{}"))
+			if got, _ := responseOf(t, a, err); got != tt.want {
+				t.Errorf("got %.80s of %d bytes, want the answer as it came", got, len(got))
+			}
+		})
+	}
+}
+
 // failureOf is the error of a call, or of reading its answer.
 func failureOf(a *upstream.Answer, err error) error {
 	if err != nil {
