@@ -3,7 +3,6 @@ package stdio
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -32,7 +31,7 @@ func (s *Server) learn(eras mcp.Eras, skipProbe bool) {
 func (s *Server) spawn(r router) (*pipe, error) {
 	proc, err := s.command.start(s.log)
 	if err != nil {
-		return nil, s.fault(upstream.Unreachable, startFailure(err), fmt.Errorf("%w: %w", errCannotStart, err))
+		return nil, s.fault(upstream.Unreachable, startFailure(err), err)
 	}
 	log := s.log.With("pid", proc.pid)
 	log.Info("server started")
@@ -134,7 +133,7 @@ func (s *Server) initialize(ctx context.Context, p *pipe) error {
 	p.become(mcp.Legacy, s.pool)
 	answer, err := p.ask(asked, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"`+
 		mcp.NewestLegacy+`","capabilities":{},"clientInfo":`+s.clientInfo+`}}`)
-	if unready := (*upstream.Error)(nil); errors.As(err, &unready) && unready.Kind == upstream.Lost {
+	if e := (*upstream.Error)(nil); errors.As(err, &e) && (e.Kind == upstream.Lost || e.Kind == upstream.Unreachable) {
 		return s.fault(upstream.Unreachable, "its process ended before it answered initialize", err)
 	}
 	if err != nil {

@@ -24,7 +24,6 @@ package stdio
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -41,11 +40,6 @@ const (
 	defaultCall       = 15 * time.Minute
 	defaultMaxMessage = 64 << 20        // bytes
 	probeTime         = 3 * time.Second // for an answer to server/discover, after which the server is taken for a legacy one
-)
-
-var (
-	errCannotStart = errors.New("the process cannot be started")
-	errClosed      = errors.New("the server is closed")
 )
 
 // Options are what a Server needs beside its resource.

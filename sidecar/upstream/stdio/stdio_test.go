@@ -364,13 +364,19 @@ func TestAMissingProgramIsSaidAtOnce(t *testing.T) {
 	}
 }
 
-func TestAProgramThatEndsAtOnceIsUnreachableInTime(t *testing.T) {
-	h := newHarness(t, "", timeouts(200*time.Millisecond, 300*time.Millisecond, time.Minute), func(u *outriggerv1.Upstream) {
-		u.GetStdio().Command = []string{"true"}
-	})
-	_, _, err := h.Open(within(t), message(t, initialize))
-	wantKind(t, err, upstream.Unreachable)
-	wantKind(t, h.Check(within(t)), upstream.Unreachable)
+func TestAProgramThatEndsAtOnceIsSaidAtOnce(t *testing.T) {
+	h := newHarness(t, "", func(u *outriggerv1.Upstream) { u.GetStdio().Command = []string{"false"} })
+	began := time.Now()
+	for range 3 {
+		_, _, err := h.Open(within(t), message(t, initialize))
+		if e := wantKind(t, err, upstream.Unreachable); !strings.Contains(e.Detail, "ended before it answered") {
+			t.Errorf("the error says %q", e.Detail)
+		}
+		wantKind(t, h.Check(within(t)), upstream.Unreachable)
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("it took %v, want what it takes to start a program twice", took)
+	}
 }
 
 func TestTheGroupDiesWithItsProcess(t *testing.T) {

@@ -46,8 +46,8 @@ func newSupervisor(name string, log *slog.Logger, launch func(context.Context) (
 	}
 }
 
-// get returns the running process's pipe, starting it when it never was. While it is down get waits up to wait, unless
-// waiting is likely to be in vain.
+// get returns the running process's pipe, starting it when it never was. While it is down get waits up to wait; when the
+// last launch failed it says so at once, since the next will likely fail too.
 func (s *supervisor) get(ctx context.Context, wait time.Duration) (*pipe, error) {
 	pipe, changed, err := s.look()
 	if pipe != nil {
@@ -59,13 +59,13 @@ func (s *supervisor) get(ctx context.Context, wait time.Duration) (*pipe, error)
 		switch {
 		case pipe != nil:
 			return pipe, nil
-		case inVain(err):
-			return nil, err
+		case err != nil:
+			return nil, s.unreachable(err)
 		}
 		select {
 		case <-changed:
 		case <-timer.C:
-			return nil, s.unreachable(err)
+			return nil, s.unreachable(nil)
 		case <-ctx.Done():
 			return nil, s.unreachable(ctx.Err())
 		}
@@ -73,18 +73,14 @@ func (s *supervisor) get(ctx context.Context, wait time.Duration) (*pipe, error)
 	}
 }
 
-// inVain reports whether the next launch will likely fail like the last one: the program cannot be started at all, or it
-// refuses the handshake.
-func inVain(err error) bool {
-	refused := (*upstream.Error)(nil)
-	return errors.Is(err, errCannotStart) || errors.Is(err, errClosed) ||
-		errors.As(err, &refused) && refused.Kind == upstream.BadAnswer
-}
-
-// unreachable says why there is no process to ask.
+// unreachable says why there is no process to ask. The call itself was not sent, whatever became of the handshake; but
+// that the server refused it stays what it is.
 func (s *supervisor) unreachable(cause error) error {
 	detail := "its process is not ready"
 	if known := (*upstream.Error)(nil); errors.As(cause, &known) {
+		if known.Kind == upstream.BadAnswer {
+			return known
+		}
 		detail = known.Detail
 	}
 	return &upstream.Error{Kind: upstream.Unreachable, Upstream: s.name, Detail: detail, Cause: cause}
@@ -99,7 +95,7 @@ func (s *supervisor) look() (*pipe, <-chan struct{}, error) {
 		go s.run()
 	}
 	if s.ctx.Err() != nil {
-		return nil, s.changed, &upstream.Error{Kind: upstream.Unreachable, Upstream: s.name, Detail: "it was closed", Cause: errClosed}
+		return nil, s.changed, &upstream.Error{Kind: upstream.Unreachable, Upstream: s.name, Detail: "it was closed"}
 	}
 	if s.pipe != nil && s.pipe.isBroken() {
 		return nil, s.changed, nil
