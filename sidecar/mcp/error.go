@@ -61,15 +61,20 @@ func appendString(dst []byte, s string) []byte {
 	return append(dst, quoted...)
 }
 
-// versionError answers a version that is not served, with those that are (basic/versioning, "Protocol Version
-// Errors").
+// versionError answers a version that is not served, with those that are.
 func versionError(code int, requested string) *Error {
+	return &Error{Code: code, Message: "protocol version not served here", Data: VersionsData(SupportedVersions, requested),
+		Status: 400}
+}
+
+// VersionsData is the data of an error that says which versions there are (basic/versioning, "Protocol Version Errors").
+func VersionsData(supported []string, requested string) []byte {
 	data, err := json.Marshal(struct {
 		Supported []string `json:"supported"`
 		Requested string   `json:"requested"`
-	}{SupportedVersions, requested})
+	}{supported, requested})
 	if err != nil {
 		panic(err) // strings always have a form
 	}
-	return &Error{Code: code, Message: "protocol version not served here", Data: data, Status: 400}
+	return data
 }

@@ -99,7 +99,9 @@ func (e *EventReader) Next() (Event, error) {
 }
 
 // Ready reports whether Next is known to return an event with data without waiting. Only plain events are recognized:
-// lines end with LF, and the type is absent or message. more reports whether r can be read without waiting.
+// lines end with LF, and the type is absent or message. more reports whether r can be read without waiting; while it
+// does, Ready reads r, so the slices of the last event may not be used any more once it was called. An error of such a
+// read is Next's to return.
 func (e *EventReader) Ready(more func() bool) bool {
 	for {
 		rest := e.buf[e.line:]

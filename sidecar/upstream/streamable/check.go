@@ -18,7 +18,7 @@ type checker struct {
 
 // Check implements upstream.Server.
 func (s *Server) Check(ctx context.Context) error {
-	ctx, stop := context.WithTimeout(ctx, s.timeouts.handshake)
+	ctx, stop := context.WithTimeout(ctx, s.timeouts.Handshake)
 	defer stop()
 	eras, err := s.Eras(ctx)
 	if err != nil {

@@ -93,7 +93,7 @@ func (l *listen) connect() error {
 		x.discard()
 		return upstream.ErrNoStream
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		_, err := x.refusal()
+		_, err := x.errorAnswer()
 		return err
 	default:
 		return x.refuse(fmt.Sprintf("answered %d when asked for its stream", status))
@@ -107,7 +107,7 @@ func (l *listen) get(in *incarnation) (*exchange, error) {
 	}
 	return l.session.server.client.send(l.ctx, &request{
 		method: http.MethodGet, version: in.version, session: in.id, lastEventID: l.lastID,
-		deadline: time.Now().Add(l.session.server.timeouts.call), // for the head
+		deadline: time.Now().Add(l.session.server.timeouts.Call), // for the head
 	})
 }
 

@@ -34,13 +34,13 @@ func (s *Server) Open(ctx context.Context, c *upstream.Call) (upstream.Session, 
 func (s *Server) handshake(ctx context.Context, initialize []byte, header http.Header) (*incarnation, *upstream.Answer, error) {
 	x, err := s.client.send(ctx, &request{
 		method: http.MethodPost, body: initialize, relay: header, traceOnly: true,
-		deadline: time.Now().Add(s.timeouts.handshake),
+		deadline: time.Now().Add(s.timeouts.Handshake),
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	if x.head.status >= 400 {
-		refused, err := x.refusal()
+		refused, err := x.errorAnswer()
 		if err != nil {
 			return nil, nil, err
 		}
@@ -69,7 +69,7 @@ func (s *Server) opened(x *exchange) (*incarnation, *upstream.Answer, error) {
 	}
 	answer := whole(status, m.Raw)
 	if m.Error.Present() {
-		if (&refusal{rpc: true, code: errorCode(&m)}).deniesLegacy() {
+		if (&errorAnswer{rpc: true, code: errorCode(&m)}).deniesLegacy() {
 			s.eras.forget()
 		}
 		return nil, answer, nil

@@ -56,7 +56,7 @@ func (s *session) replace(old *incarnation) (*incarnation, error) {
 
 // again does the handshake once more, as the client did it, and tells the server what it knew of the session.
 func (s *session) again(old *incarnation) (*incarnation, error) {
-	ctx, stop := context.WithTimeout(s.server.tasks.ctx, s.server.timeouts.handshake)
+	ctx, stop := context.WithTimeout(s.server.tasks.ctx, s.server.timeouts.Handshake)
 	defer stop()
 	in, _, err := s.server.handshake(ctx, s.initialize, nil)
 	switch {
@@ -91,7 +91,7 @@ func (s *session) catchUp(ctx context.Context, in *incarnation) error {
 	if initialized != nil {
 		x, err := s.server.client.send(ctx, &request{
 			method: http.MethodPost, body: initialized, version: in.version, session: in.id,
-			deadline: time.Now().Add(s.server.timeouts.handshake),
+			deadline: time.Now().Add(s.server.timeouts.Handshake),
 		})
 		if err != nil {
 			return err

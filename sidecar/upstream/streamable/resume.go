@@ -34,7 +34,7 @@ type resumption struct {
 // errNotResumed is the cause when a server refuses to go on with a stream.
 var errNotResumed = errors.New("not resumed")
 
-// note remembers what an event says about resuming.
+// note remembers what an event says about resuming: after which event, when, and that there was progress.
 func (r *resumption) note(event *mcp.Event) {
 	if event.HasID {
 		r.lastID = string(event.ID)
@@ -47,9 +47,10 @@ func (r *resumption) note(event *mcp.Event) {
 	}
 }
 
-// after returns the exchange that goes on after the stream broke with err, or why there is none.
+// after asks for what follows the last event, once the stream broke with err. It waits before each attempt, and returns
+// the exchange that carries the rest, or why there is none: err itself when the stream gave no ids to go on from.
 func (r *resumption) after(e *events, err error) (*exchange, error) {
-	if r.lastID == "" || !r.arm(e) {
+	if r.lastID == "" || !r.start(e) {
 		return nil, err
 	}
 	for isBroken(err) && r.ctx.Err() == nil && r.attempts < maxResumes {
@@ -66,8 +67,9 @@ func (r *resumption) after(e *events, err error) (*exchange, error) {
 	return nil, err
 }
 
-// arm makes e's Close end what follows; it reports whether that has not happened yet.
-func (r *resumption) arm(e *events) bool {
+// start makes, at the first break, the context that ends every wait from now on: with the call, or with e's Close, to
+// which it leaves the means. It reports whether e is still open.
+func (r *resumption) start(e *events) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if r.ctx == nil && !e.closed {

@@ -26,8 +26,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -50,15 +48,12 @@ type ClientInfo struct {
 	Version string `json:"version"`
 }
 
-// timeouts of upstream.proto.
-type timeouts struct{ connect, handshake, call time.Duration }
-
 // Server is one MCP server behind Streamable HTTP. It is an upstream.Server.
 type Server struct {
 	// Set by New, never changed.
 	client   client
 	log      *slog.Logger
-	timeouts timeouts
+	timeouts upstream.Timeouts
 	own      ownMessages
 	tasks    *tasks
 
@@ -86,14 +81,9 @@ func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	t := spec.GetTimeouts()
 	s := &Server{
-		log: o.Log,
-		timeouts: timeouts{
-			connect:   orDefault(t.GetConnect(), 5*time.Second),
-			handshake: orDefault(t.GetHandshake(), 10*time.Second),
-			call:      orDefault(t.GetCall(), 15*time.Minute),
-		},
+		log:      o.Log,
+		timeouts: upstream.TimeoutsOf(spec.GetTimeouts()),
 		own:      newOwnMessages(o.ClientInfo),
 		tasks:    newTasks(),
 		eras:     eraCache{fixed: fixedEras(spec.GetEra())},
@@ -105,7 +95,7 @@ func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
 	s.client.post = fixedHead(http.MethodPost, to, o)
 	s.client.get = fixedHead(http.MethodGet, to, o)
 	s.client.del = fixedHead(http.MethodDelete, to, o)
-	if err := s.client.pool.address(to, h, s.timeouts.connect); err != nil {
+	if err := s.client.pool.address(to, h, s.timeouts.Connect); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -144,17 +134,10 @@ var notCredentials = []string{
 	"Upgrade", "Trailer", mcp.HeaderLastEventID,
 }
 
-func orDefault(d *durationpb.Duration, otherwise time.Duration) time.Duration {
-	if v := d.AsDuration(); v > 0 {
-		return v
-	}
-	return otherwise
-}
-
 // Call sends one stateless request or notification.
 func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
 	r := request{
-		method: http.MethodPost, body: c.Message.Raw, relay: c.Header, deadline: time.Now().Add(s.timeouts.call),
+		method: http.MethodPost, body: c.Message.Raw, relay: c.Header, deadline: time.Now().Add(s.timeouts.Call),
 	}
 	r.mirror(c.Message, c.Header)
 	x, err := s.client.send(ctx, &r)
@@ -162,7 +145,7 @@ func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 		return nil, err
 	}
 	if x.head.status >= 400 {
-		refused, err := x.refusal()
+		refused, err := x.errorAnswer()
 		if err != nil {
 			return nil, err
 		}

@@ -83,11 +83,11 @@ func (s *session) accept(ctx context.Context, in *incarnation, m *mcp.Message, x
 	return nil, nil
 }
 
-// send makes one attempt. It returns an exchange below status 400, or a refusal, or an error.
-func (s *session) send(ctx context.Context, in *incarnation, c *upstream.Call) (*exchange, *refusal, error) {
+// send makes one attempt. It returns an exchange below status 400, or an error answer, or an error.
+func (s *session) send(ctx context.Context, in *incarnation, c *upstream.Call) (*exchange, *errorAnswer, error) {
 	r := request{
 		method: http.MethodPost, body: c.Message.Raw, relay: c.Header, traceOnly: true,
-		version: in.version, session: in.id, deadline: time.Now().Add(s.server.timeouts.call),
+		version: in.version, session: in.id, deadline: time.Now().Add(s.server.timeouts.Call),
 	}
 	if c.Message.Kind == mcp.Request {
 		r.onCancel = s.canceller(in, c.Message)
@@ -96,12 +96,12 @@ func (s *session) send(ctx context.Context, in *incarnation, c *upstream.Call) (
 	if err != nil || x.head.status < 400 {
 		return x, nil, err
 	}
-	refused, err := x.refusal()
+	refused, err := x.errorAnswer()
 	return nil, refused, err
 }
 
-// forgotten reports whether a refusal says that the server does not know the session: 404, unless it is about the method.
-func (in *incarnation) forgotten(r *refusal) bool {
+// forgotten reports whether an answer says that the server does not know the session: 404, unless it is about the method.
+func (in *incarnation) forgotten(r *errorAnswer) bool {
 	return r != nil && r.status == http.StatusNotFound && in.id != "" && r.code != mcp.CodeMethodNotFound
 }
 
@@ -128,7 +128,7 @@ func (s *session) canceller(in *incarnation, m *mcp.Message) func() {
 func (s *session) callEvents(ctx context.Context, in *incarnation, x *exchange) upstream.EventStream {
 	e := newEvents(x)
 	e.resumption = &resumption{
-		session: s, in: in, call: ctx, cancel: x.onCancel, deadline: time.Now().Add(s.server.timeouts.call),
+		session: s, in: in, call: ctx, cancel: x.onCancel, deadline: time.Now().Add(s.server.timeouts.Call),
 	}
 	return e
 }
@@ -187,7 +187,7 @@ func (s *session) end(ctx context.Context, in *incarnation) error {
 	}
 	x, err := s.server.client.send(ctx, &request{
 		method: http.MethodDelete, version: in.version, session: in.id,
-		deadline: time.Now().Add(s.server.timeouts.handshake),
+		deadline: time.Now().Add(s.server.timeouts.Handshake),
 	})
 	if err != nil {
 		return err

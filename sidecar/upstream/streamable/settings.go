@@ -123,7 +123,7 @@ func (s *session) restore(ctx context.Context, in *incarnation) error {
 func (s *session) set(ctx context.Context, in *incarnation, body []byte) error {
 	x, err := s.server.client.send(ctx, &request{
 		method: http.MethodPost, body: body, version: in.version, session: in.id,
-		deadline: time.Now().Add(s.server.timeouts.handshake),
+		deadline: time.Now().Add(s.server.timeouts.Handshake),
 	})
 	if err != nil {
 		return err

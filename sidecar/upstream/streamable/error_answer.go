@@ -17,9 +17,9 @@ const (
 	maxHandshake = 4 << 20 // bytes of the answer to initialize or server/discover
 )
 
-// refusal is an answer with a status of 400 or more, read whole. Such answers are rare and small, and what they mean
+// errorAnswer is an answer with a status of 400 or more, read whole. Such answers are rare and small, and what they mean
 // depends on their body: an error of MCP has any of these statuses, and so has a server that is no MCP server at all.
-type refusal struct {
+type errorAnswer struct {
 	client *client
 	status int
 	body   []byte
@@ -27,8 +27,8 @@ type refusal struct {
 	code   int  // its error's; 0 when there is none
 }
 
-// refusal reads the rest of x.
-func (x *exchange) refusal() (*refusal, error) {
+// errorAnswer reads the rest of x.
+func (x *exchange) errorAnswer() (*errorAnswer, error) {
 	if x.head.status == http.StatusUnauthorized || x.head.status == http.StatusForbidden {
 		x.discard()
 		detail := "refused the sidecar, which has no credential for it (%d)"
@@ -41,7 +41,7 @@ func (x *exchange) refusal() (*refusal, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &refusal{client: x.client, status: x.head.status, body: body}
+	r := &errorAnswer{client: x.client, status: x.head.status, body: body}
 	if m, err := scanAnswer(body); err == nil && m.Kind == mcp.Response {
 		r.rpc, r.body, r.code = true, m.Raw, errorCode(&m)
 	}
@@ -49,7 +49,7 @@ func (x *exchange) refusal() (*refusal, error) {
 }
 
 // answer relays what is MCP.
-func (r *refusal) answer() (*upstream.Answer, error) {
+func (r *errorAnswer) answer() (*upstream.Answer, error) {
 	if !r.rpc {
 		err := r.client.fault(upstream.BadAnswer, fmt.Sprintf("answered %d without a JSON-RPC error", r.status), nil)
 		err.Status = r.status
@@ -60,7 +60,7 @@ func (r *refusal) answer() (*upstream.Answer, error) {
 
 // deniesStateless reports whether a stateless call was refused by a server that cannot have meant it: by something
 // other than MCP, as servers do that want a session first, or with a list of versions that are all older.
-func (r *refusal) deniesStateless() bool {
+func (r *errorAnswer) deniesStateless() bool {
 	if !r.rpc {
 		return r.status == http.StatusBadRequest || r.status == http.StatusNotFound ||
 			r.status == http.StatusMethodNotAllowed
@@ -73,7 +73,7 @@ func (r *refusal) deniesStateless() bool {
 }
 
 // deniesLegacy is the same for initialize.
-func (r *refusal) deniesLegacy() bool {
+func (r *errorAnswer) deniesLegacy() bool {
 	if !r.rpc {
 		return r.status == http.StatusNotFound || r.status == http.StatusMethodNotAllowed
 	}
