@@ -2,8 +2,10 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"runtime/debug"
 	"sync"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
@@ -80,23 +82,38 @@ func (x *exchange) answerBatch(s *session.Session, requests []*exchange) {
 		places <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-places }()
-			m.status = http.StatusOK
-			if err := m.callMember(s, out); err != nil {
-				_, e, _ := m.show(err)
-				_ = out.sendNow(mcp.Event{Data: mcp.AppendError(nil, e.ID, e)}) // the others' answers are still wanted
-			}
-			x.p.record(m)
+			m.serveMember(s, out)
 		})
 	}
 	wait.Wait()
 }
 
-// callMember carries one request and sends its messages on the batch's stream.
-func (x *exchange) callMember(s *session.Session, out *eventWriter) error {
-	if x.msg.Method == "initialize" {
-		return &refusal{code: mcp.CodeInvalidRequest, reason: "batch", message: "initialize must not be part of a batch"}
+// serveMember carries one request. Its panic is its own failure: here is no server above that would catch it.
+func (x *exchange) serveMember(s *session.Session, out *eventWriter) {
+	defer x.p.record(x)
+	defer func() {
+		if v := recover(); v != nil {
+			x.sendError(out, fmt.Errorf("panic: %v\n%s", v, debug.Stack()))
+		}
+	}()
+	x.status = http.StatusOK
+	if err := x.callMember(s, out); err != nil {
+		x.sendError(out, err)
 	}
-	ctx, done := s.Begin(x.msg.ID.Of(x.msg.Raw))
+}
+
+func (x *exchange) sendError(out *eventWriter, err error) {
+	_, e, _ := x.show(err)
+	_ = out.sendNow(mcp.Event{Data: mcp.AppendError(nil, e.ID, e)}) // a client that is gone cannot be told
+}
+
+// callMember sends the messages of one request on the batch's stream. A client that leaves has not cancelled: then they
+// are read and not sent.
+func (x *exchange) callMember(s *session.Session, out *eventWriter) error {
+	ctx, done, err := x.begin(s)
+	if err != nil {
+		return err
+	}
 	defer done()
 	a, err := s.Upstream.Call(ctx, x.call())
 	if err != nil {
@@ -109,7 +126,8 @@ func (x *exchange) callMember(s *session.Session, out *eventWriter) error {
 			return err
 		}
 		x.outcome = outcomeOf(body)
-		return out.sendNow(mcp.Event{Data: body})
+		_ = out.sendNow(mcp.Event{Data: body})
+		return nil
 	}
 	for {
 		ev, err := a.Events.Next()
@@ -120,9 +138,7 @@ func (x *exchange) callMember(s *session.Session, out *eventWriter) error {
 			return err
 		}
 		x.outcome = outcomeOf(ev.Data)
-		if err := out.sendNow(mcp.Event{Data: ev.Data}); err != nil {
-			return err
-		}
+		_ = out.sendNow(mcp.Event{Data: ev.Data})
 	}
 }
 

@@ -159,15 +159,29 @@ func checkMedia(h http.Header) error {
 	if len(accepts) == 0 || accepts[0] == "application/json, text/event-stream" {
 		return nil
 	}
-	for _, a := range accepts {
-		a = strings.ToLower(a)
-		if strings.Contains(a, "application/") || strings.Contains(a, "text/event-stream") || strings.Contains(a, "*/*") ||
-			strings.Contains(a, "text/*") {
-			return nil
-		}
+	if acceptsEvents(h) || lists(accepts, "application/") {
+		return nil
 	}
 	return &refusal{status: http.StatusNotAcceptable, code: mcp.CodeInvalidRequest, reason: "accept",
 		message: "Accept must list application/json and text/event-stream"}
+}
+
+// acceptsEvents reports whether a client can read SSE; one that does not say can.
+func acceptsEvents(h http.Header) bool {
+	return len(h["Accept"]) == 0 || lists(h["Accept"], "text/event-stream", "*/*", "text/*")
+}
+
+// lists reports whether an Accept header has one of the media ranges, or their beginnings.
+func lists(accept []string, ranges ...string) bool {
+	for _, a := range accept {
+		a = strings.ToLower(a)
+		for _, r := range ranges {
+			if strings.Contains(a, r) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // call is the exchange's message as a server gets it.

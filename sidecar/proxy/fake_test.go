@@ -20,6 +20,7 @@ type fake struct {
 	listen  func(ctx context.Context) (upstream.EventStream, error)
 	open    func(ctx context.Context, c *upstream.Call) (upstream.Session, *upstream.Answer, error)
 	check   func(ctx context.Context) error
+	end     func(ctx context.Context) // of a session
 
 	opened, ended, closed atomic.Int32
 }
@@ -78,7 +79,13 @@ func (s *fakeSession) Listen(ctx context.Context) (upstream.EventStream, error) 
 	return nil, upstream.ErrNoStream
 }
 
-func (s *fakeSession) Close(context.Context) error { s.ended.Add(1); return nil }
+func (s *fakeSession) Close(ctx context.Context) error {
+	if s.end != nil {
+		s.end(ctx)
+	}
+	s.ended.Add(1)
+	return nil
+}
 
 // answerTo echoes the arguments, if there is somebody to answer.
 func answerTo(c *upstream.Call) *upstream.Answer {

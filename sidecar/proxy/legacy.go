@@ -25,7 +25,7 @@ const (
 
 // serveLegacy carries one message of the wires with sessions.
 func (x *exchange) serveLegacy() error {
-	if x.msg.Kind == mcp.Request && x.msg.Method == "initialize" {
+	if x.msg.Kind == mcp.Request && x.msg.Method == mcp.MethodInitialize {
 		return x.initialize()
 	}
 	s, err := x.session()
@@ -58,7 +58,10 @@ func (x *exchange) session() (*session.Session, error) {
 
 // callSession carries a request. Its context is the session's: a client that leaves has not cancelled.
 func (x *exchange) callSession(s *session.Session) error {
-	ctx, done := s.Begin(x.msg.ID.Of(x.msg.Raw))
+	ctx, done, err := x.begin(s)
+	if err != nil {
+		return err
+	}
 	defer done()
 	a, err := s.Upstream.Call(ctx, x.call())
 	if err != nil {
@@ -69,6 +72,16 @@ func (x *exchange) callSession(s *session.Session) error {
 		return x.keep(s.NewStream(), s.Version, a.Events)
 	}
 	return x.writeBody(a)
+}
+
+// begin registers the request as in flight in its session, until done is called.
+func (x *exchange) begin(s *session.Session) (ctx context.Context, done func(), err error) {
+	ctx, done, err = s.Begin(x.msg.ID.Of(x.msg.Raw))
+	if err != nil {
+		err = &refusal{status: http.StatusTooManyRequests, code: mcp.CodeInternalError, reason: "too_many_calls",
+			message: err.Error(), retry: 1}
+	}
+	return ctx, done, err
 }
 
 // tellSession carries a notification, or the client's response to a request of the server's: 202 once the server has it.
@@ -84,7 +97,7 @@ func (x *exchange) tell(s *session.Session) error {
 	if _, err := s.Upstream.Call(s.Context(), x.call()); err != nil {
 		return lostSession(s, err)
 	}
-	if x.msg.Method == "notifications/cancelled" {
+	if x.msg.Method == mcp.NotificationCancelled {
 		s.Cancel(x.msg.RequestID.Of(x.msg.Raw))
 	}
 	return nil
@@ -189,13 +202,16 @@ func readInitializeResult(r io.Reader) (body []byte, version string, err error) 
 func (x *exchange) noSessions() error {
 	return &refusal{status: http.StatusBadRequest, asRPC: true, code: mcp.CodeInvalidParams, reason: "era_unsupported",
 		message: "this server speaks MCP " + mcp.Version20260728 + " only, which has no initialize",
-		data:    versionsData(mcp.SupportedVersions[:1], x.msg.Version)}
+		data:    mcp.VersionsData(mcp.SupportedVersions[:1], string(x.msg.Version))}
 }
 
 // serveListen answers GET: the stream of messages outside of calls, or one that is resumed after Last-Event-ID.
 func (x *exchange) serveListen() error {
 	if len(x.r.Header[mcp.HeaderSessionID]) == 0 {
 		return x.notAllowed()
+	}
+	if !acceptsEvents(x.r.Header) {
+		return noGET("accept", "GET is for streams of text/event-stream, which Accept does not list")
 	}
 	s, err := x.session()
 	if err != nil {
@@ -212,12 +228,17 @@ func (x *exchange) serveListen() error {
 	r, err := s.Listen(x.r.Context())
 	switch {
 	case errors.Is(err, upstream.ErrNoStream):
-		return &refusal{status: http.StatusMethodNotAllowed, code: mcp.CodeInvalidRequest, reason: "no_stream",
-			message: "this server offers no stream outside of calls", allow: "POST, DELETE"}
+		return noGET("no_stream", "this server offers no stream outside of calls")
 	case err != nil:
 		return lostSession(s, err)
 	}
 	return x.follow(r, priming(s.Version, r))
+}
+
+// noGET answers a GET for which there is no stream, with the other verbs.
+func noGET(reason, message string) error {
+	return &refusal{status: http.StatusMethodNotAllowed, code: mcp.CodeInvalidRequest, reason: reason, message: message,
+		allow: "POST, DELETE"}
 }
 
 // serveDelete ends a session (2025-11-25, basic/transports, Session Management).
@@ -229,18 +250,10 @@ func (x *exchange) serveDelete() error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(x.r.Context(), deleteTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), deleteTimeout) // a client need not wait
 	defer cancel()
 	x.ep.sessions.End(ctx, s.ID)
 	x.outcome = telemetry.OK
 	x.writeHeader(http.StatusNoContent)
 	return nil
-}
-
-func appendJSONString(b, s []byte) []byte {
-	quoted, err := json.Marshal(string(s))
-	if err != nil {
-		return append(b, "null"...)
-	}
-	return append(b, quoted...)
 }

@@ -105,8 +105,8 @@ func (x *exchange) show(err error) (status int, e *mcp.Error, retry int) {
 // cannot be taken for the server's own. On both wires a JSON-RPC error that is none of the transport's has status 200.
 func (x *exchange) showUpstream(err *upstream.Error, id []byte) (int, *mcp.Error, int) {
 	x.outcome, x.reason = telemetry.Failed, err.Kind.Reason()
-	if x.r.Context().Err() != nil && x.era == mcp.Stateless {
-		x.outcome, x.reason = telemetry.Cancelled, "cancelled" // the client left, which on this wire cancels
+	if x.cancelled(err) {
+		x.outcome, x.reason = telemetry.Cancelled, "cancelled"
 	}
 	if err.Kind == upstream.SessionGone {
 		return http.StatusNotFound, ownError(x.reason, err.Error(), id), 0
@@ -124,6 +124,12 @@ func (x *exchange) showUpstream(err *upstream.Error, id []byte) (int, *mcp.Error
 		status = http.StatusBadGateway // a notification has no JSON-RPC answer to carry the error
 	}
 	return status, ownError(x.reason, err.Error(), id), 0
+}
+
+// cancelled reports whether a call failed because its client gave it up: by leaving on the stateless wire, by
+// notifications/cancelled or by ending its session on the other.
+func (x *exchange) cancelled(err *upstream.Error) bool {
+	return err.Kind == upstream.Lost && errors.Is(err, context.Canceled) || x.era == mcp.Stateless && x.r.Context().Err() != nil
 }
 
 // ownError is an error that names the sidecar as its source.

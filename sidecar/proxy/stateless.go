@@ -3,7 +3,6 @@ package proxy
 import (
 	"errors"
 	"net/http"
-	"strconv"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -12,15 +11,16 @@ import (
 // serveStateless carries one message of the 2026-07-28 wire to the server. The client's leaving cancels it there (basic/
 // transports/streamable-http, Cancellation): the call's context is the request's.
 func (x *exchange) serveStateless() error {
+	invalid := mcp.CheckStateless(x.r.Header, &x.msg)
+	if invalid != nil && invalid.Code != mcp.CodeUnsupportedVersion {
+		return invalid
+	}
 	served, err := x.ep.server.Eras(x.r.Context())
 	if err != nil {
 		return err
 	}
-	if e := mcp.CheckStateless(x.r.Header, &x.msg); e != nil {
-		if e.Code == mcp.CodeUnsupportedVersion {
-			e = unsupported(served, e.Message, x.msg.MetaVersion)
-		}
-		return e
+	if invalid != nil {
+		return unsupported(served, invalid.Message, x.msg.MetaVersion)
 	}
 	if !served.Has(mcp.Stateless) {
 		return unsupported(served, "this server speaks MCP with sessions only: initialize with a version it supports",
@@ -67,17 +67,5 @@ func unsupported(served mcp.Eras, message string, requested []byte) *mcp.Error {
 		versions = mcp.SupportedVersions[1:]
 	}
 	return &mcp.Error{Code: mcp.CodeUnsupportedVersion, Status: http.StatusBadRequest, Message: message,
-		Data: versionsData(versions, requested)}
-}
-
-func versionsData(supported []string, requested []byte) []byte {
-	b := []byte(`{"supported":[`)
-	for i, v := range supported {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendQuote(b, v)
-	}
-	b = append(b, `],"requested":`...)
-	return append(appendJSONString(b, requested), '}')
+		Data: mcp.VersionsData(versions, string(requested))}
 }

@@ -19,6 +19,7 @@ import (
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -287,6 +288,63 @@ func TestASessionEndsThoughItsGETStreamWasLeft(t *testing.T) {
 				if open.ctx.Err() == nil || f.ended.Load() != 1 {
 					t.Errorf("the server's stream goes on: %v, it was told of %d ends; want its end, and one",
 						open.ctx.Err() == nil, f.ended.Load())
+				}
+			})
+		})
+	}
+}
+
+func TestALegacyCallThatItsClientCancelledIsNoFailure(t *testing.T) {
+	newFake := func() *fake {
+		return &fake{call: func(ctx ctx, c *upstream.Call) (*upstream.Answer, error) {
+			if c.Message.Kind != mcp.Request {
+				return nil, nil
+			}
+			<-ctx.Done()
+			return nil, &upstream.Error{Kind: upstream.Lost, Upstream: "up", Detail: "the call was cancelled", Cause: ctx.Err()}
+		}}
+	}
+	inBubble(t, newFake, keepAliveOf(0), func(t *testing.T, r *rig, f *fake) {
+		h := r.initialize()
+		answered := make(chan reply, 1)
+		go func() { answered <- r.do("POST", h, toolCall("5", "echo", "{}")) }()
+		synctest.Wait()
+		r.do("POST", h, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`)
+		wantOurs(t, (<-answered).wantError(t, 200, -32603, "5"), "cancelled")
+		synctest.Wait()
+		cancelled := r.metric("outrigger_call_duration_seconds", "method", "tools/call", "outcome", "cancelled")
+		if n := r.metric("outrigger_refusals_total"); cancelled != 1 || n != 0 {
+			t.Errorf("%v counted as cancelled, and %v failures; want 1 and none", cancelled, n)
+		}
+	})
+}
+
+func TestADELETEReachesTheServerThoughItsClientLeaves(t *testing.T) {
+	for _, name := range []string{"in time", "too late"} {
+		t.Run(name, func(t *testing.T) {
+			begun, told := make(chan ctx, 1), make(chan error, 1)
+			newFake := func() *fake {
+				return &fake{end: func(ctx ctx) {
+					begun <- ctx
+					if name == "in time" {
+						time.Sleep(time.Second)
+					} else {
+						<-ctx.Done()
+					}
+					told <- ctx.Err()
+				}}
+			}
+			inBubble(t, newFake, keepAliveOf(0), func(t *testing.T, r *rig, f *fake) {
+				begun, told = make(chan ctx, 1), make(chan error, 1)
+				ctx, leave := context.WithCancel(context.Background())
+				req := r.request(ctx, "DELETE", r.initialize(), "")
+				go r.client.Do(req)
+				<-begun
+				at := time.Now()
+				leave()
+				err := <-told
+				if took := time.Since(at); name == "in time" && err != nil || name == "too late" && took != deleteTimeout {
+					t.Errorf("the server was told with %v after %v", err, took)
 				}
 			})
 		})

@@ -183,6 +183,48 @@ func TestAServerWithoutAGETStreamIsPassedOnAs405(t *testing.T) {
 	}
 }
 
+func TestAGETWithoutAnOfferOfEventsIsRefused(t *testing.T) {
+	f := &fake{listen: func(ctx ctx) (upstream.EventStream, error) { return newEvents(ctx), nil }}
+	r := newRig(t, f)
+	s := r.initialize()
+	for _, accept := range []string{"application/json", "text/html, application/xhtml+xml", ""} {
+		p := r.do("GET", s.with("Accept", accept), "")
+		if p.status != 405 || p.header.Get("Allow") != "POST, DELETE" {
+			t.Errorf("Accept %q: %d, Allow %q; want 405 with the other verbs", accept, p.status, p.header.Get("Allow"))
+		}
+	}
+	r.open("GET", s, "").leave()
+	for _, accept := range []string{"*/*", "text/*", "Text/Event-Stream", "application/json, text/event-stream;q=0.9"} {
+		r.open("GET", s.with("Accept", accept), "").leave()
+	}
+}
+
+func TestAnInvalidCallDoesNotWaitForTheServer(t *testing.T) {
+	r := newRig(t, &fake{erasErr: &upstream.Error{Kind: upstream.Unreachable, Upstream: "up", Detail: "gone"}})
+	h := modern("tools/call", "echo")
+	r.do("POST", h.without(mcp.HeaderMethod), modernCall("9", "echo", "{}")).wantError(t, 400, -32020, "9")
+	r.do("POST", h, modernCall("9", "echo", "{}")).wantError(t, 200, -32603, "9")
+}
+
+func TestASessionsCallsInFlightAreBoundedOnTheWire(t *testing.T) {
+	r := newRig(t, &fake{})
+	h := r.initializeAs(mcp.Version20250326)
+	s := r.table.Load().endpoints["/mcp"].sessions.Get(h[mcp.HeaderSessionID])
+	for {
+		_, done, err := s.Begin([]byte("0"))
+		if err != nil {
+			break
+		}
+		defer done()
+	}
+	p := r.do("POST", h, toolCall("7", "echo", "{}"))
+	p.wantError(t, 429, -32603, "7")
+	if n := r.metric("outrigger_refusals_total", "reason", "too_many_calls"); n != 1 || p.header.Get("Retry-After") == "" {
+		t.Errorf("%v counted and Retry-After %q, want 1 and a time", n, p.header.Get("Retry-After"))
+	}
+	r.do("POST", h, "["+toolCall("8", "echo", "{}")+"]").wantError(t, 200, -32603, "8")
+}
+
 // L23
 func TestInitializeIsNeverAnsweredWithAStatelessVersion(t *testing.T) {
 	r := newRig(t, newPeer().serveHTTP(t, nil))
@@ -331,6 +373,51 @@ func TestABatchIsEachOfItsMessages(t *testing.T) {
 	}
 	r.do("POST", nil, "["+initialized+"]").wantError(t, 400, -32600, "")
 	r.do("POST", s.with(mcp.HeaderSessionID, "unknown"), "["+initialized+"]").wantError(t, 404, -32600, "")
+}
+
+func TestAPanicInABatchIsItsMembersFailure(t *testing.T) {
+	f := &fake{}
+	f.call = func(_ ctx, c *upstream.Call) (*upstream.Answer, error) {
+		if string(c.Message.ID.Of(c.Message.Raw)) == "1" {
+			panic("broken")
+		}
+		return answerTo(c), nil
+	}
+	r := newRig(t, f)
+	p := r.do("POST", r.initializeAs(mcp.Version20250326), "["+toolCall("1", "echo", "{}")+","+toolCall("2", "echo", "{}")+"]")
+	failed := map[string]bool{}
+	for _, e := range parseEvents(p.body) {
+		m := reply{body: e.data}.rpc(t)
+		failed[string(m.ID)] = m.Error != nil
+	}
+	if len(failed) != 2 || !failed["1"] || failed["2"] {
+		t.Errorf("got %s; want an error for 1 and a result for 2", p.body)
+	}
+	if strings.Contains(p.body, "broken") || !strings.Contains(r.log.String(), "panic: broken") {
+		t.Errorf("the panic is shown in %s, or is not in the log", p.body)
+	}
+}
+
+// 2025-03-26, basic/transports: a disconnection is not a cancellation.
+func TestABatchWhoseClientLeftIsServedToItsEnd(t *testing.T) {
+	f := &fake{}
+	r := newRig(t, f)
+	h := r.initializeAs(mcp.Version20250326)
+	calls := streaming(f)
+	s := r.open("POST", h, "["+toolCall("1", "echo", "{}")+"]")
+	e := <-calls
+	s.leave()
+	for range 100 { // more than connection and channel take in
+		e.feed <- strings.Replace(progressNote, `"progress":1`, `"progress":1,"message":"`+strings.Repeat("x", 100_000)+`"`, 1)
+	}
+	e.feed <- response("1", "done")
+	close(e.feed)
+	eventually(t, "the call is counted", func() bool {
+		return r.metric("outrigger_call_duration_seconds", "method", "tools/call", "outcome", "ok") == 1
+	})
+	if e.ctx.Err() == nil {
+		t.Error("its context goes on after its end")
+	}
 }
 
 // L27

@@ -2,13 +2,22 @@ package session
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/lazyctx"
 )
 
-// cancelGrace is how long a cancelled call may still answer before it is given up.
-const cancelGrace = 5 * time.Second
+const (
+	// cancelGrace is how long a cancelled call may still answer before it is given up.
+	cancelGrace = 5 * time.Second
+	// maxCalls is how many calls one session may have in flight. Each may hold its last message beyond what is kept for
+	// resumption, so without it that would be no bound.
+	maxCalls = 256
+)
+
+// ErrBusy is Begin's answer when the session has its most calls in flight.
+var ErrBusy = errors.New("too many calls in flight in this session")
 
 // call is a request in flight, and its context.
 type call struct {
@@ -19,11 +28,17 @@ type call struct {
 	grace   *time.Timer
 }
 
-// Begin registers a call by its request id's token, until done is called. ctx ends with the session or by Cancel.
-func (c *Session) Begin(id []byte) (ctx context.Context, done func()) {
+// Begin registers a call by its request id's token, until done is called. ctx ends with the session or by Cancel. It
+// fails with ErrBusy.
+func (c *Session) Begin(id []byte) (ctx context.Context, done func(), err error) {
 	k := &call{session: c, id: string(id)}
-	c.active.Add(1)
 	c.mu.Lock()
+	if c.inFlight == maxCalls {
+		c.mu.Unlock()
+		return nil, nil, ErrBusy
+	}
+	c.inFlight++
+	c.active.Add(1)
 	if c.calls == nil {
 		c.calls = make(map[string]*call)
 	}
@@ -33,13 +48,14 @@ func (c *Session) Begin(id []byte) (ctx context.Context, done func()) {
 	if c.ctx.Err() != nil {
 		k.Context.Cancel() // the session ended, perhaps before it could see this call
 	}
-	return k, k.finish
+	return k, k.finish, nil
 }
 
 // finish takes a call out. It leaves nothing of it behind: a session may live for weeks.
 func (k *call) finish() {
 	c := k.session
 	c.mu.Lock()
+	c.inFlight--
 	c.forgetCallLocked(k)
 	if k.grace != nil {
 		k.grace.Stop()

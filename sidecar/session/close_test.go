@@ -46,7 +46,7 @@ func TestCloseEndsAllCallsAtOnceAndReturnsInTime(t *testing.T) {
 		begun := time.Now()
 		late := new(atomic.Int32)
 		for _, s := range all {
-			ctx, done := s.Begin([]byte("1"))
+			ctx, done, _ := s.Begin([]byte("1"))
 			go func() {
 				<-ctx.Done()
 				if time.Since(begun) > 0 {

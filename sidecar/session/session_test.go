@@ -72,7 +72,7 @@ func TestASessionInUseOutlivesTheIdleTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, open, _ := newStore(t, roomy)
 		calling, listening := open(), open()
-		_, done := calling.Begin([]byte("1"))
+		_, done, _ := calling.Begin([]byte("1"))
 		r := listening.NewStream().Attach()
 		time.Sleep(time.Hour)
 		if st.Get(calling.ID) == nil || st.Get(listening.ID) == nil {
@@ -148,8 +148,8 @@ func TestACancelledCallIsGivenUpAfterItsGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, open, _ := newStore(t, roomy)
 		s := open()
-		asString, done1 := s.Begin([]byte(`"7"`))
-		asNumber, done2 := s.Begin([]byte(`7`))
+		asString, done1, _ := s.Begin([]byte(`"7"`))
+		asNumber, done2, _ := s.Begin([]byte(`7`))
 		defer done1()
 		defer done2()
 		s.Cancel([]byte(`7`))
@@ -360,7 +360,7 @@ func TestCancelledCallsLeaveNothingBehind(t *testing.T) {
 		}
 		before := heap()
 		for range 20_000 {
-			ctx, done := s.Begin([]byte("1"))
+			ctx, done, _ := s.Begin([]byte("1"))
 			s.Cancel([]byte("1"))
 			done()
 			if ctx.Err() == nil {
@@ -380,8 +380,8 @@ func TestARepeatedIdIsTheLaterCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, open, _ := newStore(t, roomy)
 		s := open()
-		_, first := s.Begin([]byte("1"))
-		second, done := s.Begin([]byte("1"))
+		_, first, _ := s.Begin([]byte("1"))
+		second, done, _ := s.Begin([]byte("1"))
 		defer done()
 		first()
 		s.Cancel([]byte("1"))
@@ -390,4 +390,24 @@ func TestARepeatedIdIsTheLaterCalls(t *testing.T) {
 			t.Error("the call in flight was not cancelled")
 		}
 	})
+}
+
+func TestASessionsCallsInFlightAreBounded(t *testing.T) {
+	_, open, _ := newStore(t, roomy)
+	s := open()
+	var last func()
+	for i := range maxCalls {
+		_, done, err := s.Begin([]byte("1"))
+		if err != nil {
+			t.Fatalf("call %d: %v", i, err)
+		}
+		last = done
+	}
+	if _, _, err := s.Begin([]byte("2")); !errors.Is(err, ErrBusy) {
+		t.Errorf("a call beyond the bound: %v, want ErrBusy", err)
+	}
+	last()
+	if _, _, err := s.Begin([]byte("2")); err != nil {
+		t.Errorf("a call once another has ended: %v", err)
+	}
 }

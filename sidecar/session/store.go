@@ -301,6 +301,7 @@ type Session struct {
 
 	mu       sync.Mutex       // guards below and every Stream of the session
 	calls    map[string]*call // in flight, by the request id's token
+	inFlight int              // calls, those with a repeated id included
 	streams  []*Stream        // oldest first
 	numbered uint64           // streams made so far
 	kept     int              // bytes kept by streams

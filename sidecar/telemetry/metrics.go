@@ -32,11 +32,12 @@ func (o Outcome) String() string {
 // methods are the values of the label method; whatever else a client sends counts as "other", so that strangers cannot
 // make series.
 var methods = []string{
-	"other", "initialize", "ping", "server/discover", "tools/list", "tools/call", "prompts/list", "prompts/get",
-	"resources/list", "resources/templates/list", "resources/read", "resources/subscribe", "resources/unsubscribe",
-	"subscriptions/listen", "completion/complete", "logging/setLevel", "tasks/get", "tasks/result", "tasks/list",
-	"tasks/cancel", "tasks/update", "notifications/initialized", "notifications/cancelled", "notifications/progress",
-	"notifications/roots/list_changed", "response", "GET", "DELETE",
+	"other", mcp.MethodInitialize, mcp.MethodPing, mcp.MethodDiscover, mcp.MethodToolsList, mcp.MethodToolsCall,
+	mcp.MethodPromptsList, mcp.MethodPromptsGet, mcp.MethodResourcesList, mcp.MethodResourceTemplatesList,
+	mcp.MethodResourcesRead, mcp.MethodResourcesSubscribe, mcp.MethodResourcesUnsubscribe, mcp.MethodListen,
+	mcp.MethodComplete, mcp.MethodSetLevel, mcp.MethodTasksGet, mcp.MethodTasksResult, mcp.MethodTasksList,
+	mcp.MethodTasksCancel, mcp.MethodTasksUpdate, mcp.NotificationInitialized, mcp.NotificationCancelled,
+	mcp.NotificationProgress, mcp.NotificationRootsChanged, "response", "GET", "DELETE",
 }
 
 var methodIndex = func() map[string]int {
