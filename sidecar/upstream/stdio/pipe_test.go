@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
 func TestUrgentOvertakesWhatIsQueued(t *testing.T) {
@@ -78,6 +80,63 @@ func TestAMailboxDropsTheOldestButNotTheResponse(t *testing.T) {
 	}
 	if data, _, err := b.next(never); err != io.EOF {
 		t.Errorf("after the response came %q, %v", data, err)
+	}
+}
+
+func TestOnlyNotificationsGiveWay(t *testing.T) {
+	b := newMailbox(slog.New(slog.DiscardHandler))
+	for i := range heldMost {
+		if i%2 == 0 {
+			b.put([]byte("notification"))
+		} else if !b.putRequest([]byte("request")) {
+			t.Fatalf("message %d was refused", i)
+		}
+	}
+	for i := range heldMost/2 + 1 {
+		if taken := b.putRequest([]byte("request")); taken != (i < heldMost/2) {
+			t.Fatalf("request %d beyond the bound taken: %v", i, taken)
+		}
+	}
+	if !b.put([]byte("notification")) {
+		t.Error("a notification ended a mailbox that is full of requests")
+	}
+	for i := range heldMost {
+		if data, _, err := b.next(never); string(data) != "request" || err != nil {
+			t.Fatalf("message %d is %q, %v, want a request", i, data, err)
+		}
+	}
+	if b.holdsAny() {
+		t.Error("something is left")
+	}
+}
+
+// A server's request that finds no room ends the stream, and is answered in the end.
+func TestAServersRequestIsNeverDropped(t *testing.T) {
+	s := &ownSession{inbox: newInbox(slog.New(slog.DiscardHandler))}
+	p := bare(s)
+	k, err := p.begin(t.Context(), scan(t, toolCall("1", "x", "{}")), order{owner: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	drain := func(b *mailbox) {
+		t.Helper()
+		for i := range heldMost {
+			if data, _, err := b.next(never); err != nil {
+				t.Fatalf("message %d is %q, %v", i, data, err)
+			}
+		}
+		_, _, err := b.next(never)
+		wantKind(t, err, upstream.Overloaded)
+	}
+	for i := range 2*heldMost + 1 {
+		p.receive(line{data: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"elicitation/create","params":{}}`, i)})
+	}
+	drain(k.box)
+	drain(s.box)
+	p.out.withdraw(k.parcel)
+	want := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"error":{"code":-32601,"message":"no client to ask"}}`, 2*heldMost)
+	if got := strings.TrimSpace(string(p.out.next().data)); got != want {
+		t.Errorf("the server heard %s, want %s", got, want)
 	}
 }
 

@@ -130,23 +130,43 @@ func (s *ownSession) route(p *pipe, m *mcp.Message) {
 		p.answer(m)
 		return
 	}
-	message := bytes.Clone(m.Raw)
-	if !s.streamFor(p, m).put(message) {
-		s.box.put(message) // the call ended just now
+	k, message := s.callFor(p, m), bytes.Clone(m.Raw)
+	switch {
+	case m.Kind == mcp.Request:
+		s.askClient(p, k, m, message)
+	case k == nil || !k.box.put(message): // or the call ended just now
+		s.box.put(message)
 	}
 }
 
-func (s *ownSession) streamFor(p *pipe, m *mcp.Message) *mailbox {
+// askClient gives the client a request of the server's. A stream that is full of requests ends with an error; when that
+// is the session's own, the request is answered here.
+func (s *ownSession) askClient(p *pipe, k *call, m *mcp.Message, message []byte) {
+	if k != nil && k.box.putRequest(message) {
+		return
+	}
+	full := p.fault(upstream.Overloaded, "too many of its requests wait for the client", nil)
+	if k != nil {
+		k.abandon(full, nil) // unless it ended just now
+	}
+	if !s.box.putRequest(message) {
+		s.box.fail(full)
+		p.answer(m)
+	}
+}
+
+// callFor is the call whose stream a message goes to; nil for the session's own.
+func (s *ownSession) callFor(p *pipe, m *mcp.Message) *call {
 	switch m.Method {
 	case mcp.NotificationToolsChanged, mcp.NotificationPromptsChanged, mcp.NotificationResourcesChanged,
 		mcp.NotificationResourceUpdated:
-		return s.box
+		return nil
 	}
 	calls := p.matching(func(k *call) bool { return k.method != mcp.MethodInitialize })
 	if len(calls) == 1 || (len(calls) > 1 && !s.heard()) {
-		return calls[0].box
+		return calls[0]
 	}
-	return s.box
+	return nil
 }
 
 // Call implements upstream.Session.
