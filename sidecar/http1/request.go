@@ -121,6 +121,14 @@ func (b *body) read(p []byte) (n int, err error) {
 	return n, err
 }
 
+// Buffered is how many bytes a Read returns without waiting for the network.
+func (b *body) Buffered() int {
+	if b.closed || b.c == nil {
+		return 0
+	}
+	return int(min(b.left, int64(b.c.w-b.c.r)))
+}
+
 // Close implements io.Closer. What is unread is drained with the answer.
 func (b *body) Close() error {
 	b.closed = true

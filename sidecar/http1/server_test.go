@@ -251,6 +251,42 @@ func TestAcceptWaitsBeyondTheBound(t *testing.T) {
 }
 
 // TestAStreamHoldsNoBuffer: 10,000 idle streams are to be cheap.
+func TestABodyTellsWhatHasArrivedOfIt(t *testing.T) {
+	const text = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n"
+	type buffered interface{ Buffered() int }
+	for _, tt := range []struct {
+		name, first, rest string
+		want              int
+	}{
+		{"all of it", "0123456789", "", 10}, {"a part", "01234", "56789", 5},
+		{"all, and the next request", "0123456789" + text + "0123456789", "", 10},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			told, proceed := make(chan [2]int, 2), make(chan struct{})
+			var last buffered
+			_, addr := start(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				last = r.Body.(buffered)
+				before := last.Buffered()
+				<-proceed
+				io.Copy(io.Discard, r.Body)
+				told <- [2]int{before, last.Buffered()}
+			}), Options{})
+			nc, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nc.Close()
+			io.WriteString(nc, text+tt.first)
+			proceed <- struct{}{}
+			io.WriteString(nc, tt.rest)
+			if got := <-told; got != [2]int{tt.want, 0} {
+				t.Errorf("got %d bytes before and %d after reading, want %d and 0", got[0], got[1], tt.want)
+			}
+			close(proceed)
+		})
+	}
+}
+
 func TestAStreamHoldsNoBuffer(t *testing.T) {
 	_, addr := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		echo(w, r)

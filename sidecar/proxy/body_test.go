@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -217,5 +218,35 @@ func TestAHeadThatIsTooLargeIsRefused(t *testing.T) {
 	c.say(rawHead+"X: %s\n\n", strings.Repeat("x", 80<<10))
 	if p := c.answer(); p.status != 431 {
 		t.Errorf("%d %s, want 431", p.status, p.body)
+	}
+}
+
+// deadlines counts the read deadlines that a handler sets.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	set int
+}
+
+func (d *deadlines) SetReadDeadline(time.Time) error { d.set++; return nil }
+
+// arriving is a body of which some is in memory.
+type arriving struct {
+	io.ReadCloser
+	buffered int
+}
+
+func (a arriving) Buffered() int { return a.buffered }
+
+func TestABodyThatHasArrivedNeedsNoDeadline(t *testing.T) {
+	r := newRig(t, &fake{})
+	body := modernCall("1", "echo", "{}")
+	for missing, want := range []int{0, 2} {
+		req := r.request(testContext(t), "POST", modern("tools/call", "echo"), body)
+		req.Body = arriving{req.Body, len(body) - missing}
+		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		r.ServeHTTP(w, req)
+		if w.Code != 200 || w.set != want {
+			t.Errorf("with %d bytes missing: %d, and %d deadlines set; want 200 and %d", missing, w.Code, w.set, want)
+		}
 	}
 }
