@@ -50,12 +50,14 @@ func (m *mirrors) learn(x *exchange, a *upstream.Answer) error {
 	if m == nil || x.msg.Method != mcp.MethodToolsList || a.Body == nil || a.Length > maxToolsPage {
 		return nil
 	}
-	body, err := io.ReadAll(a.Body)
+	body, err := io.ReadAll(io.LimitReader(a.Body, maxToolsPage+1))
 	if err != nil {
 		return err
 	}
-	a.Body.Close()
-	a.Body = io.NopCloser(bytes.NewReader(body))
+	a.Body = readAhead{io.MultiReader(bytes.NewReader(body), a.Body), a.Body}
+	if len(body) > maxToolsPage {
+		return nil
+	}
 	var list struct {
 		Result struct {
 			Tools []struct {
@@ -77,6 +79,12 @@ func (m *mirrors) learn(x *exchange, a *upstream.Answer) error {
 	}
 	m.merge(found)
 	return nil
+}
+
+// readAhead is a body of which some was read, from its beginning.
+type readAhead struct {
+	io.Reader
+	io.Closer
 }
 
 // merge replaces what is known of the tools found.

@@ -71,3 +71,24 @@ func TestMirroredArgumentsAreHeldToTheirHeadersWhereTheSidecarIsTheHTTPServer(t 
 	listed(t, m, `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}`)
 	listed(t, m, `not JSON`)
 }
+
+// endless is a page of tools that has no end. It counts what was read of it.
+type endless struct{ read int }
+
+func (e *endless) Read(p []byte) (int, error) { e.read += len(p); return len(p), nil }
+func (e *endless) Close() error               { return nil }
+
+func TestAPageOfToolsThatIsTooLongIsNotHeld(t *testing.T) {
+	body := new(endless)
+	a := &upstream.Answer{Length: -1, Body: body}
+	x := exchangeOf(t, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, nil)
+	if err := new(mirrors).learn(x, a); err != nil {
+		t.Fatal(err)
+	}
+	if body.read > 2*maxToolsPage {
+		t.Errorf("%d bytes were read ahead, want about %d", body.read, maxToolsPage)
+	}
+	if n, err := io.CopyN(io.Discard, a.Body, 2*maxToolsPage); err != nil {
+		t.Errorf("after %d bytes: %v; want the page to go on", n, err)
+	}
+}
