@@ -25,13 +25,16 @@ import (
 	"time"
 )
 
+// DefaultMaxConns is Options.MaxConns when that is zero.
+const DefaultMaxConns = 20_000
+
 // Options are a Server's settings. Zero values take the defaults.
 type Options struct {
 	Log          *slog.Logger  // required
 	HeadTimeout  time.Duration // from a head's first byte to its last; default 10 s
 	IdleTimeout  time.Duration // a connection without a request, and one read of a body; default 2 min
 	MaxHeadBytes int           // a longer head is net/http's to refuse; default 64 KiB
-	MaxConns     int           // open at a time, net/http's included; accepting waits beyond it; default 20,000
+	MaxConns     int           // open at a time, net/http's included; accepting waits beyond it; default DefaultMaxConns
 }
 
 func (o Options) withDefaults() Options {
@@ -45,7 +48,7 @@ func (o Options) withDefaults() Options {
 		o.MaxHeadBytes = 64 << 10
 	}
 	if o.MaxConns == 0 {
-		o.MaxConns = 20_000
+		o.MaxConns = DefaultMaxConns
 	}
 	return o
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -201,7 +202,7 @@ func TestEveryCarrierOfHTTPWorks(t *testing.T) {
 			var server *http.Server
 			if tt.tls {
 				server = NewServer(r.Proxy, &tls.Config{Certificates: cert.TLS.Certificates, MinVersion: tls.VersionTLS12}, r.Log)
-				go server.ServeTLS(l, "", "")
+				go TLSServer{Server: server, MaxConns: 10}.Serve(l)
 				pool := x509.NewCertPool()
 				pool.AddCert(cert.Certificate())
 				transport.TLSClientConfig = &tls.Config{RootCAs: pool, ServerName: "example.com"}
@@ -225,6 +226,47 @@ func TestEveryCarrierOfHTTPWorks(t *testing.T) {
 				t.Errorf("got %q", got)
 			}
 		})
+	}
+}
+
+func TestATLSServerTakesABoundedNumberOfConnections(t *testing.T) {
+	cert := httptest.NewUnstartedServer(nil)
+	cert.StartTLS()
+	defer cert.Close()
+	r := newRig(t, &fake{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := TLSServer{Server: NewServer(r.Proxy, &tls.Config{Certificates: cert.TLS.Certificates}, r.Log), MaxConns: 1}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	dial := func() *tls.Conn {
+		nc, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { nc.Close() })
+		return tls.Client(nc, &tls.Config{InsecureSkipVerify: true})
+	}
+	first, second := dial(), dial()
+	if err := first.HandshakeContext(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	shaken := make(chan error, 1)
+	go func() { shaken <- second.HandshakeContext(testContext(t)) }()
+	select {
+	case err := <-shaken:
+		t.Errorf("a second connection was served beyond one: %v", err)
+	case <-time.After(100 * time.Millisecond):
+		first.Close()
+		if err := <-shaken; err != nil {
+			t.Errorf("after the first closed: %v", err)
+		}
+	}
+	server.Close()
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		t.Errorf("Serve returned %v, want ErrServerClosed", err)
 	}
 }
 

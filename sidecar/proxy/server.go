@@ -3,8 +3,11 @@ package proxy
 import (
 	"crypto/tls"
 	"log/slog"
+	"net"
 	"net/http"
 	"time"
+
+	"golang.org/x/net/netutil"
 )
 
 const (
@@ -35,6 +38,17 @@ func NewServer(h http.Handler, tlsConfig *tls.Config, log *slog.Logger) *http.Se
 		MaxHeaderBytes:    maxHeadBytes,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+}
+
+// TLSServer serves TLS on whatever listener it is given, to a bounded number of connections: accepting waits beyond it.
+type TLSServer struct {
+	*http.Server
+	MaxConns int // open at a time
+}
+
+// Serve accepts connections until Shutdown or Close, after which it returns http.ErrServerClosed.
+func (s TLSServer) Serve(l net.Listener) error {
+	return s.ServeTLS(netutil.LimitListener(l, s.MaxConns), "", "")
 }
 
 // timed gives every write of h's a deadline. It is for net/http's server, which has only one for whole answers.
