@@ -275,7 +275,6 @@ type stream struct {
 	res    *http.Response
 	r      *bufio.Reader
 	cancel context.CancelFunc
-	all    string
 }
 
 func (r *rig) open(method string, h head, body string) *stream {
