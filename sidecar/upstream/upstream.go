@@ -97,9 +97,10 @@ func (a *Answer) Close() error {
 
 // EventStream is a server's messages as they arrive.
 type EventStream interface {
-	// Next waits for the next message. The event's Data is one JSON-RPC message, valid until the next call of Next
-	// or Ready; its ID and Retry are the server's own and mean nothing to clients. Priming events are not returned. A stream
-	// that broke and can be resumed is resumed inside. io.EOF is the orderly end: for a call's stream, after its response.
+	// Next waits for the next message. The event's Data is one JSON-RPC message, valid until the next call of Next or
+	// Ready; its ID and Retry are the server's own and mean nothing to clients. Priming events are not returned. A
+	// stream that broke and can be resumed is resumed inside. io.EOF is the orderly end: for a call's stream, after its
+	// response.
 	Next() (mcp.Event, error)
 	// Ready reports whether Next is known to return without waiting, so that what was sent on need not be flushed before
 	// it is called. It may read what has arrived. It is for the goroutine that calls Next.

@@ -1,11 +1,16 @@
 package streamable
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -154,4 +159,51 @@ func TestASessionWithMoreSettingsThanAreKeptIsGone(t *testing.T) {
 	l.forget()
 	_, err = session.Call(testContext(t), call(t, legacyCall))
 	wantKind(t, err, upstream.SessionGone)
+}
+
+// subscribable is a real server that tells the channel of every subscription. Its sessions end with the test.
+func subscribable(t *testing.T, subscribed chan<- string) http.Handler {
+	server := sdk.NewServer(&sdk.Implementation{Name: "real", Version: "1"}, &sdk.ServerOptions{
+		SubscribeHandler: func(_ context.Context, r *sdk.SubscribeRequest) error {
+			subscribed <- r.Params.URI
+			return nil
+		},
+		UnsubscribeHandler: func(context.Context, *sdk.UnsubscribeRequest) error { return nil },
+	})
+	server.AddResource(&sdk.Resource{Name: "a", URI: "file:///a"}, func(
+		context.Context, *sdk.ReadResourceRequest,
+	) (*sdk.ReadResourceResult, error) {
+		return nil, nil
+	})
+	t.Cleanup(func() {
+		for session := range server.Sessions() {
+			session.Close()
+		}
+	})
+	return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil)
+}
+
+func TestARealServerThatCameBackIsSubscribedToAgain(t *testing.T) {
+	subscribed := make(chan string, 10)
+	var now atomic.Value // of http.Handler: the server as it is at present
+	now.Store(subscribable(t, subscribed))
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		now.Load().(http.Handler).ServeHTTP(w, r)
+	}))
+	defer srv.Close()
+	session := open(t, newServer(t, srv.URL), initialize)
+	for _, message := range []string{subscription("subscribe", "file:///a"), logLevel("error")} {
+		a, err := session.Call(testContext(t), call(t, message))
+		if got, _ := responseOf(t, a, err); !strings.Contains(got, `"result":{}`) {
+			t.Fatalf("%s: answer %s, want it granted", message, got)
+		}
+	}
+	now.Store(subscribable(t, subscribed))
+	a, err := session.Call(testContext(t), call(t, `{"jsonrpc":"2.0","id":1,"method":"resources/list"}`))
+	if got, _ := responseOf(t, a, err); !strings.Contains(got, "file:///a") {
+		t.Errorf("answer %s, want the list", got)
+	}
+	if n := len(subscribed); n != 2 {
+		t.Errorf("%d subscriptions, want the client's and that of its session opened again", n)
+	}
 }
