@@ -72,7 +72,9 @@ func TestAFaultyServerIsAnErrorOfTheCallersEra(t *testing.T) {
 		{"answers 500", faulty(t, say(500, "text/plain", "at planted-secret.go:1")), "upstream_bad_answer", 200},
 		{"answers 401", faulty(t, say(401, "text/plain", "planted-secret")), "upstream_unauthorized", 200},
 		{"answers 403", faulty(t, say(403, "text/plain", "planted-secret")), "upstream_unauthorized", 200},
-		{"redirects", faulty(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://planted-secret/", http.StatusFound) }), "upstream_bad_answer", 200},
+		{"redirects", faulty(t, func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://planted-secret/", http.StatusFound)
+		}), "upstream_bad_answer", 200},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, era := range []outriggerv1.Era{outriggerv1.Era_ERA_LEGACY, outriggerv1.Era_ERA_STATELESS} {
