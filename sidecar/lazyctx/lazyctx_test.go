@@ -77,3 +77,23 @@ func TestOneFunctionCostsLittle(t *testing.T) {
 		t.Errorf("%v allocations, want at most 3", n)
 	}
 }
+
+func TestAfterFuncWorksOnAnyContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours := new(Context)
+		theirs, cancel := context.WithCancel(context.Background())
+		for ctx, end := range map[context.Context]func(){ours: ours.Cancel, theirs: cancel} {
+			ran := 0
+			AfterFunc(ctx, func() { ran++ })
+			stop := AfterFunc(ctx, func() { ran += 10 })
+			if !stop() {
+				t.Errorf("%T: a function that has not run could not be stopped", ctx)
+			}
+			end()
+			synctest.Wait()
+			if ran != 1 {
+				t.Errorf("%T: %d, want one run of the function that was not stopped", ctx, ran)
+			}
+		}
+	})
+}

@@ -4,7 +4,7 @@
 // meanwhile is the next request's. Nothing here waits for the control plane. Bodies are read whole, within a limit,
 // and go on as the bytes they came as; answers are copied through, event by event where they stream.
 //
-// A Proxy is safe for concurrent use. Its goroutines are its requests', its endpoints' session sweepers, and one for
+// A Proxy is safe for concurrent use. Its goroutines are its requests', those of its endpoints' sessions, and one for
 // each endpoint or server that a new configuration replaced, until their last call has ended; Close waits for all.
 // Not here: bytes (package mcp), servers (package upstream), sessions' streams (package session), how configuration
 // arrives (package config).
