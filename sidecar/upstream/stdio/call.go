@@ -86,9 +86,10 @@ func (k *call) abandon(why error, notice []byte) {
 	if k.pipe.take(k.key) == nil {
 		return
 	}
-	if !k.pipe.out.withdraw(k.parcel) && k.method != "initialize" {
+	if !k.pipe.out.withdraw(k.parcel) && k.method != mcp.MethodInitialize {
 		if notice == nil {
-			notice = fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}`+"\n", k.key)
+			notice = fmt.Appendf(nil, `{"jsonrpc":"2.0","method":%q,"params":{"requestId":%s}}`+"\n",
+				mcp.NotificationCancelled, k.key)
 		}
 		k.pipe.out.putUrgent(notice)
 	}

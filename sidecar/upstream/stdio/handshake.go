@@ -85,7 +85,7 @@ func (s *Server) settle(ctx context.Context, p *pipe) error {
 // probe asks a new process for its wires and settles on one for this process. One that is known to be stateless may
 // take as long as any handshake.
 func (s *Server) probe(ctx context.Context, p *pipe) error {
-	patience, expected := s.times.handshake, s.known().Has(mcp.Stateless)
+	patience, expected := s.times.Handshake, s.known().Has(mcp.Stateless)
 	if !expected {
 		patience = min(patience, probeTime)
 	}
@@ -128,10 +128,10 @@ func (s *Server) probe(ctx context.Context, p *pipe) error {
 // initialize is the one handshake of a process on the legacy wire. The process is told of no client capabilities, since
 // nothing it asks could be given to the right client. The sessions that share processes move to this one.
 func (s *Server) initialize(ctx context.Context, p *pipe) error {
-	asked, cancel := context.WithTimeout(ctx, s.times.handshake)
+	asked, cancel := context.WithTimeout(ctx, s.times.Handshake)
 	defer cancel()
 	p.become(mcp.Legacy, s.pool)
-	answer, err := p.ask(asked, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"`+
+	answer, err := p.ask(asked, `{"jsonrpc":"2.0","id":0,"method":"`+mcp.MethodInitialize+`","params":{"protocolVersion":"`+
 		mcp.NewestLegacy+`","capabilities":{},"clientInfo":`+s.clientInfo+`}}`)
 	if e := (*upstream.Error)(nil); errors.As(err, &e) && (e.Kind == upstream.Lost || e.Kind == upstream.Unreachable) {
 		return s.fault(upstream.Unreachable, "its process ended before it answered initialize", err)
@@ -154,6 +154,6 @@ func (s *Server) initialize(ctx context.Context, p *pipe) error {
 
 // discover is a server/discover request of our own.
 func (s *Server) discover() string {
-	return `{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{"_meta":{"` + mcp.MetaKeyVersion + `":"` + mcp.Version20260728 +
+	return `{"jsonrpc":"2.0","id":0,"method":"` + mcp.MethodDiscover + `","params":{"_meta":{"` + mcp.MetaKeyVersion + `":"` + mcp.Version20260728 +
 		`","` + mcp.MetaKeyClientInfo + `":` + s.clientInfo + `,"` + mcp.MetaKeyClientCapabilities + `":{}}}}`
 }

@@ -15,9 +15,6 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
-// answerDepth bounds the nesting of what a server sends: the clients' limits are for what clients send.
-const answerDepth = 10000
-
 // grace is how long after its end a server may still say things on a call's or a session's behalf: so long, what names
 // nobody is given to nobody.
 const grace = time.Second
@@ -179,7 +176,7 @@ func (p *pipe) receive(l line) {
 		p.noise.add(text, true)
 		return
 	}
-	m, err := mcp.Scan(text, mcp.Limits{MaxDepth: answerDepth})
+	m, err := mcp.Scan(text, mcp.Limits{MaxDepth: mcp.AnswerDepth})
 	switch {
 	case err != nil:
 		p.fail(l.idDespite(err), p.fault(upstream.BadAnswer, "its answer is not JSON-RPC", err))
@@ -227,7 +224,7 @@ func (p *pipe) begin(ctx context.Context, m *mcp.Message, o order) (*call, error
 	k := &call{
 		pipe: p, method: m.Method, owner: o.owner, ours: o.ours, box: newMailbox(p.log),
 		id: bytes.Clone(m.ID.Of(m.Raw)), token: bytes.Clone(m.ProgressToken.Of(m.Raw)),
-		logs: m.LogLevel.Present(), listens: m.Method == "subscriptions/listen",
+		logs: m.LogLevel.Present(), listens: m.Method == mcp.MethodListen,
 	}
 	k.seq = p.lastID.Add(1)
 	k.key = strconv.FormatInt(k.seq, 10)
@@ -343,8 +340,8 @@ func (p *pipe) request(ctx context.Context, request string, timeout time.Duratio
 // anything else.
 func (p *pipe) answer(m *mcp.Message) {
 	id := m.ID.Of(m.Raw)
-	reply := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no client to ask"}}`+"\n", id)
-	if m.Method == "ping" {
+	reply := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"no client to ask"}}`+"\n", id, mcp.CodeMethodNotFound)
+	if m.Method == mcp.MethodPing {
 		reply = fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`+"\n", id)
 	}
 	p.out.putUrgent([]byte(reply))

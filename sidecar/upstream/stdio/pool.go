@@ -38,7 +38,7 @@ func newPool(s *Server) *pool {
 // open makes a session and answers a client's initialize from the process's own.
 func (o *pool) open(ctx context.Context, m *mcp.Message) (upstream.Session, *upstream.Answer, error) {
 	times := o.server.times
-	if _, err := o.server.pipeFor(ctx, mcp.Legacy, times.connect+times.handshake); err != nil {
+	if _, err := o.server.pipeFor(ctx, mcp.Legacy, times.Connect+times.Handshake); err != nil {
 		return nil, nil, err
 	}
 	s := &sharedSession{inbox: newInbox(o.server.log), pool: o, level: noLevel, uris: map[string]struct{}{}}
@@ -51,7 +51,7 @@ func (o *pool) open(ctx context.Context, m *mcp.Message) (upstream.Session, *ups
 // pipe returns the process's pipe for a session that is open. When the server that came back after a restart no longer
 // speaks the legacy wire, its sessions are gone.
 func (o *pool) pipe(ctx context.Context) (*pipe, error) {
-	p, err := o.server.pipeFor(ctx, mcp.Legacy, o.server.times.connect)
+	p, err := o.server.pipeFor(ctx, mcp.Legacy, o.server.times.Connect)
 	if e := (*upstream.Error)(nil); errors.As(err, &e) && e.Kind == upstream.WrongEra {
 		return nil, o.server.fault(upstream.SessionGone, e.Detail, err)
 	}
@@ -174,7 +174,7 @@ func (o *pool) toTheOnly(p *pipe, m *mcp.Message) {
 
 // take waits for the turn to change what the process knows. A client waits no longer than for a handshake.
 func (o *pool) take(ctx context.Context) (release func(), err error) {
-	timer := time.NewTimer(o.server.times.handshake)
+	timer := time.NewTimer(o.server.times.Handshake)
 	defer timer.Stop()
 	select {
 	case o.turn <- struct{}{}:

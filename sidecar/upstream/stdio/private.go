@@ -106,7 +106,7 @@ func (s *Server) openOwn(ctx context.Context, m *mcp.Message) (upstream.Session,
 // initialize returns the response to the client's initialize and whether it is a result.
 func (s *ownSession) initialize(ctx context.Context, m *mcp.Message) (response []byte, ok bool, err error) {
 	times := s.server.times
-	k, err := s.pipe.begin(ctx, m, order{owner: s, timeout: times.handshake})
+	k, err := s.pipe.begin(ctx, m, order{owner: s, timeout: times.Handshake})
 	if err != nil {
 		return nil, false, err
 	}
@@ -181,7 +181,7 @@ func (s *ownSession) Call(ctx context.Context, c *upstream.Call) (*upstream.Answ
 	case m.Method == mcp.MethodInitialize:
 		return refusal(m, mcp.CodeInvalidRequest, "the session is initialized already"), nil
 	default:
-		k, err := s.pipe.begin(ctx, m, order{owner: s, timeout: s.server.times.call})
+		k, err := s.pipe.begin(ctx, m, order{owner: s, timeout: s.server.times.Call})
 		if err != nil {
 			return nil, s.gone(err)
 		}

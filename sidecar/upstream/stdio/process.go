@@ -148,7 +148,7 @@ func (p *process) signal(sig syscall.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.reaped {
-		syscall.Kill(-p.pid, sig)
+		signalGroup(p.pid, sig)
 	}
 }
 

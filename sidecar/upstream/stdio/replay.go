@@ -77,7 +77,7 @@ func (o *pool) tellInTurn(ctx context.Context, p *pipe, message func() string) {
 			o.release()
 			return
 		}
-		k, err := p.request(ctx, text, o.server.times.handshake)
+		k, err := p.request(ctx, text, o.server.times.Handshake)
 		o.release()
 		if e := (*upstream.Error)(nil); errors.As(err, &e) && e.Kind == upstream.Overloaded {
 			size = len(text) + spliceRoom

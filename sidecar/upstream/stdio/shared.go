@@ -49,7 +49,7 @@ func (s *sharedSession) Call(ctx context.Context, c *upstream.Call) (*upstream.A
 	case mcp.MethodResourcesUnsubscribe:
 		return s.unsubscribe(ctx, m)
 	}
-	k, err := s.begin(ctx, m, s.pool.server.times.call)
+	k, err := s.begin(ctx, m, s.pool.server.times.Call)
 	if err != nil {
 		return nil, err
 	}
@@ -73,14 +73,14 @@ func (s *sharedSession) begin(ctx context.Context, m *mcp.Message, timeout time.
 // exchange makes a call while the caller has the pool's turn, so it may take no longer than a handshake. It returns the
 // response and whether that is a result.
 func (s *sharedSession) exchange(ctx context.Context, m *mcp.Message) (response []byte, ok bool, err error) {
-	k, err := s.begin(ctx, m, s.pool.server.times.handshake)
+	k, err := s.begin(ctx, m, s.pool.server.times.Handshake)
 	if err != nil {
 		return nil, false, err
 	}
 	if response, err = k.response(); err != nil {
 		return nil, false, err
 	}
-	r, err := mcp.Scan(response, mcp.Limits{MaxDepth: answerDepth})
+	r, err := mcp.Scan(response, mcp.Limits{MaxDepth: mcp.AnswerDepth})
 	return response, err == nil && r.Result.Present(), nil
 }
 
@@ -243,7 +243,7 @@ func orBody(response []byte, err error) (*upstream.Answer, error) {
 }
 
 func setLevel(id string, l level) string {
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"logging/setLevel","params":{"level":%q}}`, id, levels[l])
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{"level":%q}}`, id, mcp.MethodSetLevel, levels[l])
 }
 
 func subscription(method, uri string) string {

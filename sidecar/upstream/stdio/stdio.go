@@ -31,13 +31,9 @@ import (
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
-	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 const (
-	defaultConnect    = 5 * time.Second
-	defaultHandshake  = 10 * time.Second
-	defaultCall       = 15 * time.Minute
 	defaultMaxMessage = 64 << 20        // bytes
 	probeTime         = 3 * time.Second // for an answer to server/discover, after which the server is taken for a legacy one
 )
@@ -58,7 +54,7 @@ type Server struct {
 	command    command
 	maxMessage int
 	isolated   bool
-	times      times
+	times      upstream.Timeouts
 	fixed      mcp.Eras // as configured; 0 for auto
 
 	primary *supervisor // finds the era; serves every call, unless the server speaks both wires
@@ -72,11 +68,11 @@ type Server struct {
 	skipProbe bool       // the last process ended, or said nothing, when it was probed
 }
 
-// times bound the waits on a server.
-type times struct{ connect, handshake, call time.Duration }
-
-// New makes a Server for an Upstream whose transport is stdio. It starts nothing.
+// New makes a Server for an Upstream whose transport is stdio. It starts nothing. It fails on other systems than Linux.
 func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
+	if !supported {
+		return nil, &upstream.Error{Kind: upstream.Unreachable, Upstream: name, Detail: "a server over stdio needs Linux"}
+	}
 	stdio := spec.GetStdio()
 	if len(stdio.GetCommand()) == 0 {
 		return nil, &upstream.Error{Kind: upstream.Unreachable, Upstream: name, Detail: "it has no command"}
@@ -88,11 +84,7 @@ func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
 	s := &Server{
 		name: name, log: o.Log, clientInfo: string(info), command: newCommand(stdio),
 		maxMessage: defaultMaxMessage, isolated: stdio.GetIsolation() == outriggerv1.Isolation_ISOLATION_SESSION,
-		times: times{
-			connect:   orDefault(spec.GetTimeouts().GetConnect(), defaultConnect),
-			handshake: orDefault(spec.GetTimeouts().GetHandshake(), defaultHandshake),
-			call:      orDefault(spec.GetTimeouts().GetCall(), defaultCall),
-		},
+		times: upstream.TimeoutsOf(spec.GetTimeouts()),
 	}
 	if n := stdio.GetMaxMessageBytes(); n > 0 {
 		s.maxMessage = int(min(n, 1<<40))
@@ -111,13 +103,6 @@ func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
 	return s, nil
 }
 
-func orDefault(d *durationpb.Duration, otherwise time.Duration) time.Duration {
-	if v := d.AsDuration(); v > 0 {
-		return v
-	}
-	return otherwise
-}
-
 func (s *Server) fault(kind upstream.Kind, detail string, cause error) error {
 	return &upstream.Error{Kind: kind, Upstream: s.name, Detail: detail, Cause: cause}
 }
@@ -127,7 +112,7 @@ func (s *Server) Eras(ctx context.Context) (mcp.Eras, error) {
 	if eras := s.known(); eras != 0 {
 		return eras, nil
 	}
-	if _, err := s.primary.get(ctx, s.times.connect+s.times.handshake); err != nil {
+	if _, err := s.primary.get(ctx, s.times.Connect+s.times.Handshake); err != nil {
 		return 0, err
 	}
 	return s.known(), nil
@@ -178,7 +163,7 @@ func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 	if m.Kind == mcp.Notification && m.Method == mcp.NotificationCancelled {
 		return &upstream.Answer{Status: 202}, nil // it could be any client's id; a stateless client ends its stream instead
 	}
-	p, err := s.pipeFor(ctx, mcp.Stateless, s.times.connect)
+	p, err := s.pipeFor(ctx, mcp.Stateless, s.times.Connect)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +173,7 @@ func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 		}
 		return &upstream.Answer{Status: 202}, nil
 	}
-	k, err := p.begin(ctx, m, order{timeout: s.times.call})
+	k, err := p.begin(ctx, m, order{timeout: s.times.Call})
 	if err != nil {
 		return nil, err
 	}
@@ -208,13 +193,13 @@ func (s *Server) Open(ctx context.Context, c *upstream.Call) (upstream.Session, 
 
 // Check implements upstream.Server: a ping on the legacy wire, server/discover on the stateless one.
 func (s *Server) Check(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.times.handshake)
+	ctx, cancel := context.WithTimeout(ctx, s.times.Handshake)
 	defer cancel()
-	p, err := s.primary.get(ctx, s.times.handshake)
+	p, err := s.primary.get(ctx, s.times.Handshake)
 	if err != nil {
 		return err
 	}
-	question := `{"jsonrpc":"2.0","id":0,"method":"ping"}`
+	question := `{"jsonrpc":"2.0","id":0,"method":"` + mcp.MethodPing + `"}`
 	if p.era == mcp.Stateless {
 		question = s.discover()
 	}

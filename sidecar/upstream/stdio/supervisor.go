@@ -142,7 +142,7 @@ func (s *supervisor) run() {
 func (s *supervisor) watch(pipe *pipe) {
 	select {
 	case <-pipe.done:
-		s.log.Warn("server ended", "pid", pipe.proc.pid, "state", pipe.proc.err)
+		s.log.Warn("server ended", "pid", pipe.proc.pid, "error", pipe.proc.err)
 	case <-s.ctx.Done():
 		s.mu.Lock()
 		stopBy := s.stopBy
