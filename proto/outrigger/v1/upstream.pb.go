@@ -92,7 +92,8 @@ const (
 	Isolation_ISOLATION_UNSPECIFIED Isolation = 0
 	// One process for all. It is told of no client capabilities, since what it asks could not be attributed to one client.
 	Isolation_ISOLATION_SHARED Isolation = 1
-	// One process for each legacy session, with that client's capabilities.
+	// One process for each legacy session, with that client's capabilities. One more process belongs to no client: it finds
+	// out which wires the server speaks, and serves stateless calls and readiness checks.
 	Isolation_ISOLATION_SESSION Isolation = 2
 )
 
