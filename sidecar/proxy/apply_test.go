@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -441,5 +442,25 @@ func TestCloseDoesNotWaitForCallsOfReplacedEndpoints(t *testing.T) {
 	r.stop()
 	if took := time.Since(begun); took > 3*time.Second {
 		t.Errorf("Close took %v", took)
+	}
+}
+
+func TestCloseTellsTheServersOfAllBindingsInTime(t *testing.T) {
+	late := make(chan error, 2)
+	f := &fake{end: func(ctx ctx) { late <- ctx.Err(); <-ctx.Done() }} // it takes all the time there is
+	r := newRig(t, f)
+	r.wantApplied(func(c *config.Config) {
+		c.Bindings = append(c.Bindings, binding(func(b *bindingSpec) { b.Name, b.Path = "other", "/other" }))
+	})
+	r.initialize()
+	r.url = "http://" + r.addr + "/other"
+	r.initialize()
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	r.stopWithin(ctx)
+	for range 2 {
+		if err := <-late; err != nil {
+			t.Errorf("a server was told when the time was over: %v", err)
+		}
 	}
 }

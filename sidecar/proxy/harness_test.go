@@ -148,21 +148,21 @@ func (r *rig) serve() {
 
 // stop ends everything, once.
 func (r *rig) stop() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	r.stopWithin(ctx)
+}
+
+func (r *rig) stopWithin(ctx context.Context) {
 	r.once.Do(func() {
 		r.Drain()
 		r.client.CloseIdleConnections()
 		r.server.Close()
-		r.close()
+		r.Close(ctx)
 		if r.Access != nil {
 			r.Access.Close()
 		}
 	})
-}
-
-func (r *rig) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	r.Close(ctx)
 }
 
 // apply changes the configuration and applies it.

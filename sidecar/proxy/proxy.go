@@ -151,20 +151,28 @@ func (p *Proxy) Drain() {
 	p.table.Load().drain()
 }
 
-// Close ends every session and server within ctx. Requests must have ended, or be given up. It is called once.
+// Close ends every session, then every server, within ctx, those of all endpoints at once. Requests must have ended, or
+// be given up. It is called once.
 func (p *Proxy) Close(ctx context.Context) {
 	p.applying.Lock()
 	defer p.applying.Unlock()
 	close(p.closing)
 	old := p.table.Swap(&table{})
+	old.drain()
+	var ends sync.WaitGroup
 	for _, ep := range old.endpoints {
-		ep.drain()
-		ep.sessions.Close(ctx)
+		ends.Go(func() { ep.sessions.Close(ctx) })
 	}
+	ends.Wait()
 	for _, s := range old.servers {
-		if err := s.Close(ctx); err != nil {
-			p.Log.Warn("server did not close in good order", "upstream", s.name, "error", err)
-		}
+		ends.Go(func() { p.closeServer(ctx, s) })
 	}
+	ends.Wait()
 	p.retiring.Wait()
+}
+
+func (p *Proxy) closeServer(ctx context.Context, s *server) {
+	if err := s.Close(ctx); err != nil {
+		p.Log.Warn("server did not close in good order", "upstream", s.name, "error", err)
+	}
 }

@@ -314,11 +314,8 @@ wait:
 	for _, st := range l.sessions {
 		st.Close(ctx)
 	}
-	if !l.server {
-		return
-	}
-	if err := s.Close(ctx); err != nil {
-		p.Log.Warn("server did not close in good order", "upstream", s.name, "error", err)
+	if l.server {
+		p.closeServer(ctx, s)
 	}
 }
 
