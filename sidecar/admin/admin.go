@@ -8,8 +8,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -29,6 +31,8 @@ import (
 const (
 	// readyTimeout bounds one readiness check, with every server's handshake in it.
 	readyTimeout = 5 * time.Second
+	// bodyTimeout is how long a body that nobody asked for may take.
+	bodyTimeout = time.Second
 	// readyFresh is how long a verdict stands, so that a storm of probes is one check.
 	readyFresh = time.Second
 )
@@ -63,7 +67,31 @@ func Handler(o Options) http.Handler {
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	}
-	return mux
+	return guarded(mux)
+}
+
+// guarded refuses what a browser was led to ask on a loopback connection (DNS rebinding): there, Host must name loopback
+// and no page may be behind the request.
+func guarded(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+		if ok && local.IP.IsLoopback() && (!isLoopback(r.Host) || r.Header.Get("Origin") != "") {
+			http.Error(w, "the admin port answers on loopback by its own names only, and no web page", http.StatusForbidden)
+			return
+		}
+		if r.ContentLength != 0 { // nobody reads it here, and the server waits for it before it answers
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+func isLoopback(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

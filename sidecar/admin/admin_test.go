@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -203,5 +204,53 @@ func TestArgumentsThatMayBeSecretAreMasked(t *testing.T) {
 	want := []string{"/bin/server", "--root", "/data", "--api-key", "***", "--Token=***", "PASSWORD=***", "-v"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestTheAdminPortIsNoWebPagesOnLoopback(t *testing.T) {
+	s := httptest.NewServer(guarded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+	defer s.Close()
+	for _, c := range []struct {
+		host, origin string
+		status       int
+	}{
+		{"127.0.0.1:15020", "", 200}, {"localhost", "", 200}, {"LOCALHOST:1", "", 200}, {"[::1]:15020", "", 200},
+		{"evil.example", "", 403}, {"localhost.evil.example:15020", "", 403}, {"localhost", "http://evil.example", 403},
+	} {
+		r, err := http.NewRequest(http.MethodGet, s.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = c.host
+		if c.origin != "" {
+			r.Header.Set("Origin", c.origin)
+		}
+		res, err := s.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != c.status {
+			t.Errorf("Host %q, Origin %q: %d, want %d", c.host, c.origin, res.StatusCode, c.status)
+		}
+	}
+}
+
+func TestABodyThatNeverComesHoldsNoAnswer(t *testing.T) {
+	s := httptest.NewServer(guarded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+	defer s.Close()
+	c, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(20 * bodyTimeout)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200 ") {
+		t.Errorf("got %q, %v; want an answer and the end of the connection", answer, err)
 	}
 }

@@ -36,9 +36,7 @@ func main() {
 		fmt.Println("sidecar", buildVersion())
 		return
 	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(400) // a sidecar's live heap is small: fewer collections cost little memory
-	}
+	tuneMemory()
 	log := newLogger(o, os.Stderr)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

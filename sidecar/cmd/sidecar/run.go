@@ -179,15 +179,10 @@ type server interface {
 func mcpServer(p *proxy.Proxy, tlsConfig *tls.Config, log *slog.Logger) server {
 	carrier := proxy.NewServer(p, tlsConfig, log)
 	if tlsConfig != nil {
-		return tlsServer{carrier}
+		return proxy.TLSServer{Server: carrier, MaxConns: http1.DefaultMaxConns}
 	}
 	return http1.New(p, carrier, http1.Options{Log: log})
 }
-
-// tlsServer serves TLS whatever listener it is given.
-type tlsServer struct{ *http.Server }
-
-func (s tlsServer) Serve(l net.Listener) error { return s.ServeTLS(l, "", "") }
 
 func adminServer(o *options, p *proxy.Proxy, reg *prometheus.Registry, src source) *http.Server {
 	if o.admin == "" {
