@@ -134,7 +134,7 @@ func TestSmuggledRequestsAreRefused(t *testing.T) {
 	}
 	t.Run("both a length and chunks", func(t *testing.T) { // RFC 9112, 6.3: chunks win
 		c := r.dialRaw()
-		c.say("%s", rawHead+"Content-Length: 3\nTransfer-Encoding: chunked\nConnection: close\n\n2\n{}\n0\n\n"+inner)
+		c.say("%s", rawHead+"Content-Length: 3\nTransfer-Encoding: chunked\n\n2\n{}\n0\n\n"+inner)
 		p := c.answer()
 		rest, _ := io.ReadAll(c.r)
 		if p.status < 400 || len(rest) > 0 {

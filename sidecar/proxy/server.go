@@ -29,14 +29,15 @@ func NewServer(h http.Handler, tlsConfig *tls.Config, log *slog.Logger) *http.Se
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(tlsConfig == nil)
 	return &http.Server{
-		Handler:           timed(h),
-		TLSConfig:         tlsConfig,
-		Protocols:         protocols,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
-		ReadHeaderTimeout: headTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeadBytes,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		Handler:                      timed(h),
+		TLSConfig:                    tlsConfig,
+		Protocols:                    protocols,
+		HTTP2:                        &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		ReadHeaderTimeout:            headTimeout,
+		IdleTimeout:                  idleTimeout,
+		MaxHeaderBytes:               maxHeadBytes,
+		DisableGeneralOptionsHandler: true, // it answers OPTIONS * without a bound on the body
+		ErrorLog:                     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }
 
@@ -54,6 +55,11 @@ func (s TLSServer) Serve(l net.Listener) error {
 // timed gives every write of h's a deadline. It is for net/http's server, which has only one for whole answers.
 func timed(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+			// net/http has dropped a Content-Length that came beside it. What another server would have taken for the rest
+			// of this request must not be read as the next (RFC 9112, section 6.1).
+			w.Header().Set("Connection", "close")
+		}
 		t := timedWriter{ResponseWriter: w, http2: r.ProtoMajor == 2}
 		h.ServeHTTP(t, r)
 		t.within(writeTimeout) // for the last bytes, which the server writes
