@@ -30,6 +30,8 @@ const (
 	callTimeout = 5 * time.Second
 	// maxRequestBytes bounds the keys and values of one Apply. A cluster's own limit, 1.5 MiB by default, may be lower.
 	maxRequestBytes = 8 << 20
+	// closeTimeout bounds Close.
+	closeTimeout = 10 * time.Second
 )
 
 var (
@@ -64,6 +66,7 @@ type Store struct {
 	client *clientv3.Client
 	prefix string
 	stop   func() // stops the embedded member, if there is one
+	hub    *hub
 
 	closing  sync.Once
 	closeErr error // of closing
@@ -124,22 +127,42 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := open(ctx, o); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
+	_, revision, err := s.List(ctx, "generation")
+	if err != nil {
+		return nil, errors.Join(err, s.release())
+	}
+	s.hub = newHub(s.client, s.prefix, revision, o.Log)
 	return s, nil
 }
 
-// Close ends watches and releases the embedded member or the connections. Closing again changes nothing and returns
-// the same.
+// Close ends watches and releases the embedded member or the connections, or fails after closeTimeout. Closing again
+// changes nothing and returns the same.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
-		err := s.client.Close()
-		if s.stop != nil {
-			s.stop()
-		}
-		if err != nil && !errors.Is(err, context.Canceled) {
-			s.closeErr = fmt.Errorf("store: %w", err)
+		done := make(chan error, 1)
+		go func() {
+			s.hub.close()
+			done <- s.release()
+		}()
+		select {
+		case s.closeErr = <-done:
+		case <-time.After(closeTimeout):
+			s.closeErr = fmt.Errorf("store: not closed within %v", closeTimeout)
 		}
 	})
 	return s.closeErr
+}
+
+// release gives back the client and the embedded member.
+func (s *Store) release() error {
+	err := s.client.Close()
+	if s.stop != nil {
+		s.stop()
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("store: %w", err)
+	}
+	return nil
 }
 
 // Get reads one key. ok is false when it does not exist.
