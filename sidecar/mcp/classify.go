@@ -91,7 +91,7 @@ func checkRequest(h http.Header, m *Message) *Error {
 		return mismatch(HeaderVersion, ok, "params._meta")
 	}
 	if string(m.MetaVersion) != Version20260728 {
-		return versionError(CodeUnsupportedVersion, string(m.MetaVersion))
+		return versionError(CodeUnsupportedVersion, "protocol version not served here", SupportedVersions, string(m.MetaVersion))
 	}
 	if method, ok := single(h, HeaderMethod); !ok || method != m.Method {
 		return mismatch(HeaderMethod, ok, "the body's method")
@@ -127,7 +127,8 @@ func repeated(h http.Header) string {
 }
 
 // CheckLegacyVersion validates the version header of a legacy request after initialize: absent, or one version that
-// is served with sessions; anything else is 400 (2025-11-25, basic/transports, "Protocol Version Header").
+// is served with sessions; anything else is 400, which lists those (2025-11-25, basic/transports, "Protocol Version
+// Header").
 func CheckLegacyVersion(h http.Header) *Error {
 	values := h[HeaderVersion]
 	if len(values) == 0 {
@@ -140,7 +141,7 @@ func CheckLegacyVersion(h http.Header) *Error {
 	case version == Version20251125, version == Version20250618, version == Version20250326:
 		return nil
 	}
-	return versionError(CodeInvalidRequest, version)
+	return versionError(CodeInvalidRequest, "protocol version not served with sessions", versionsWithSessions, version)
 }
 
 func isObject(value []byte) bool { return len(value) > 0 && value[0] == '{' }

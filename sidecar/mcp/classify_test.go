@@ -184,6 +184,14 @@ func TestCheckLegacyVersion(t *testing.T) {
 	}
 }
 
+func TestTheLegacyWireListsOnlyVersionsWithSessions(t *testing.T) {
+	e := CheckLegacyVersion(header(HeaderVersion, Version20260728))
+	const want = `{"supported":["2025-11-25","2025-06-18","2025-03-26"],"requested":"2026-07-28"}`
+	if e == nil || string(e.Data) != want {
+		t.Errorf("%s there: %v with data %s, want data %s", Version20260728, e, e.Data, want)
+	}
+}
+
 func TestCheckStatelessDoesNotAllocate(t *testing.T) {
 	m := mustScan(t, statelessCall)
 	h := headersOf("tools/call", "ledger.post")

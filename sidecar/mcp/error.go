@@ -62,9 +62,8 @@ func appendString(dst []byte, s string) []byte {
 }
 
 // versionError answers a version that is not served, with those that are.
-func versionError(code int, requested string) *Error {
-	return &Error{Code: code, Message: "protocol version not served here", Data: VersionsData(SupportedVersions, requested),
-		Status: 400}
+func versionError(code int, message string, supported []string, requested string) *Error {
+	return &Error{Code: code, Message: message, Data: VersionsData(supported, requested), Status: 400}
 }
 
 // VersionsData is the data of an error that says which versions there are (basic/versioning, "Protocol Version Errors").

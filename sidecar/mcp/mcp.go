@@ -21,6 +21,9 @@ const (
 // SupportedVersions is what server/discover and -32022 list, newest first.
 var SupportedVersions = []string{Version20260728, Version20251125, Version20250618, Version20250326}
 
+// versionsWithSessions are those of them that the legacy wire has.
+var versionsWithSessions = SupportedVersions[1:]
+
 // Era is a family of wires.
 type Era uint8
 

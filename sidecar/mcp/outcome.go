@@ -16,32 +16,7 @@ const (
 
 // PeekOutcome looks for the first top-level result or error key in the first bytes of a response and reads no further.
 // It trusts the sender's order: a response with both keys is invalid, and only Scan finds that.
-func PeekOutcome(prefix []byte) Outcome {
-	s := scanner{data: prefix, maxDepth: AnswerDepth}
-	s.space()
-	if s.peek() != '{' {
-		return OutcomeUnknown
-	}
-	s.enter(1)
-	for {
-		name, ok := s.name()
-		if !ok {
-			return OutcomeUnknown
-		}
-		switch s.find(&envelopeKeys, name.Of(prefix)) {
-		case keyResult:
-			return OutcomeResult
-		case keyError:
-			return OutcomeError
-		}
-		if !s.value(1) {
-			return OutcomeUnknown
-		}
-		if more, _ := s.more('}'); !more {
-			return OutcomeUnknown
-		}
-	}
-}
+func PeekOutcome(prefix []byte) Outcome { return PeekResponse(prefix).Outcome }
 
 // Verdict tells what the answer to a server/discover probe says about a server: the eras it speaks, or that the answer
 // says nothing (basic/versioning, "Backward Compatibility"). body is one JSON-RPC response, taken out of an event if it

@@ -201,7 +201,8 @@ func (e *EventReader) fill() error {
 	return e.err
 }
 
-// makeRoom leaves space to read into: by dropping what was returned, or with a larger buffer.
+// makeRoom leaves space to read into: by dropping what was returned, or with a larger buffer. A buffer that a large
+// event needed goes with the first read after it, whatever was read behind the event.
 func (e *EventReader) makeRoom() {
 	pending := e.buf[e.start:]
 	switch {
@@ -210,12 +211,14 @@ func (e *EventReader) makeRoom() {
 		if cap(e.buf) == 0 {
 			e.buf = make([]byte, 0, eventBuffer)
 		}
+	case e.start > 0 && cap(e.buf) > maxEventBuffer && len(pending) <= maxEventBuffer/2:
+		e.buf = append(make([]byte, 0, maxEventBuffer), pending...)
 	case len(e.buf) < cap(e.buf):
 		return
 	case len(pending) <= cap(e.buf)/2:
 		e.buf = append(e.buf[:0], pending...)
 	default:
-		e.buf = append(make([]byte, 0, 2*cap(e.buf)), pending...)
+		e.buf = append(make([]byte, 0, min(2*cap(e.buf), e.maxEvent+eventBuffer)), pending...)
 	}
 	e.line -= e.start
 	e.seen -= e.start

@@ -139,6 +139,33 @@ func TestAnEventAboveTheLimitEndsTheStream(t *testing.T) {
 	}
 }
 
+func TestTheBufferOfALargeEventGoesWithTheNextRead(t *testing.T) {
+	large := "data: " + strings.Repeat("x", 5<<20) + "\n\n"
+	for _, behind := range []string{"", "data: half of the next"} { // what was read together with the large event
+		in, out := io.Pipe()
+		go func() {
+			_, _ = io.WriteString(out, large+behind)
+			_, _ = io.WriteString(out, strings.Repeat(" ", 10)+"\n\ndata: small\n\n")
+			out.Close()
+		}()
+		r := NewEventReader(in, 16<<20)
+		if _, err := r.Next(); err != nil {
+			t.Fatal(err)
+		}
+		if c := cap(r.buf); c > 16<<20+eventBuffer {
+			t.Errorf("a buffer of %d bytes, want no more than the limit and a read", c)
+		}
+		for {
+			if _, err := r.Next(); err != nil {
+				break
+			}
+		}
+		if c := cap(r.buf); c > maxEventBuffer {
+			t.Errorf("with %q behind the event, a buffer of %d bytes is kept, want at most %d", behind, c, maxEventBuffer)
+		}
+	}
+}
+
 func TestEventsBeforeAnErrorAreReturnedFirst(t *testing.T) {
 	broken := errors.New("broken")
 	r := NewEventReader(io.MultiReader(strings.NewReader("data: a\n\ndata: b\n\ndata:"), iotest.ErrReader(broken)), 1<<10)
