@@ -34,7 +34,7 @@ func (p *Proxy) Ready(ctx context.Context) []error {
 		wait.Go(func() {
 			if err := s.Check(ctx); err != nil {
 				mu.Lock()
-				problems = append(problems, fmt.Errorf("not ready: %w", err))
+				problems = append(problems, withCause(err))
 				mu.Unlock()
 			}
 		})
@@ -42,6 +42,14 @@ func (p *Proxy) Ready(ctx context.Context) []error {
 	wait.Wait()
 	slices.SortFunc(problems, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
 	return problems
+}
+
+// withCause says all that is known of why a server is not ready: this is read by operators, not by clients.
+func withCause(err error) error {
+	if cause := errors.Unwrap(err); cause != nil {
+		return fmt.Errorf("not ready: %w: %v", err, cause)
+	}
+	return fmt.Errorf("not ready: %w", err)
 }
 
 // Running is the configuration that runs now, last good forms of refused resources included.

@@ -113,25 +113,25 @@ func (x *exchange) serveBare() error {
 
 // record counts the request and writes its access line.
 func (p *Proxy) record(x *exchange) {
-	if x.ep == nil {
-		p.Metrics.RefusalOutside(x.reason)
-		return
-	}
 	if x.batch && x.outcome == telemetry.OK {
 		return // its members were recorded
 	}
-	took := time.Since(x.start)
-	x.ep.metrics.Observe(x.era, x.label, x.outcome, took)
-	if x.outcome == telemetry.Refused || x.outcome == telemetry.Failed {
-		x.ep.metrics.Refusal(x.reason)
-	}
-	if p.Access == nil || !x.ep.accessLog {
-		return
-	}
 	line := telemetry.Line{
-		Time: x.start, Binding: x.ep.name, Upstream: x.ep.server.name, Era: x.era.String(), Method: x.label,
-		Name: x.msg.Name, Remote: x.r.RemoteAddr, Status: x.status, Outcome: x.outcome, Reason: x.reason,
-		Took: took, BytesIn: int64(len(x.body)), BytesOut: x.out,
+		Time: x.start, Era: x.era.String(), Method: x.label, Name: x.msg.Name, Remote: x.r.RemoteAddr, Status: x.status,
+		Outcome: x.outcome, Reason: x.reason, Took: time.Since(x.start), BytesIn: int64(len(x.body)), BytesOut: x.out,
+	}
+	if x.ep == nil {
+		p.Metrics.RefusalOutside(x.reason)
+		line.Name = []byte(x.r.URL.Path) // what was asked for in vain
+	} else {
+		x.ep.metrics.Observe(x.era, x.label, x.outcome, line.Took)
+		if x.outcome == telemetry.Refused || x.outcome == telemetry.Failed {
+			x.ep.metrics.Refusal(x.reason)
+		}
+		line.Binding, line.Upstream = x.ep.name, x.ep.server.name
+	}
+	if p.Access == nil || x.ep != nil && !x.ep.accessLog {
+		return
 	}
 	if id := x.msg.ID.Of(x.msg.Raw); len(id) <= maxLoggedID {
 		line.ID = id

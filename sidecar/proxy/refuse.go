@@ -107,6 +107,8 @@ func (x *exchange) showUpstream(err *upstream.Error, id []byte) (int, *mcp.Error
 	x.outcome, x.reason = telemetry.Failed, err.Kind.Reason()
 	if x.cancelled(err) {
 		x.outcome, x.reason = telemetry.Cancelled, "cancelled"
+	} else {
+		x.ep.server.complain(x.p.Log, err)
 	}
 	if err.Kind == upstream.SessionGone {
 		return http.StatusNotFound, ownError(x.reason, err.Error(), id), 0

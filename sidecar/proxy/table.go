@@ -36,6 +36,7 @@ type server struct {
 	hash [sha256.Size]byte // of its resource
 	// mirrors is nil for servers over HTTP.
 	mirrors *mirrors
+	complaints
 
 	retired []<-chan struct{} // each closed when a replaced endpoint's last call has ended; guarded by Proxy.applying
 }
@@ -121,8 +122,11 @@ func (p *Proxy) Apply(c *config.Config) []config.Refusal {
 	if p.draining.Load() {
 		next.drain()
 	}
-	p.Log.Info("configuration applied", "generation", c.Generation, "bindings", len(next.endpoints),
-		"upstreams", len(next.servers), "refused", len(refused))
+	log := p.Log.With("generation", c.Generation, "bindings", len(next.endpoints), "upstreams", len(next.servers))
+	if len(refused) > 0 {
+		log = log.With("refused_here", len(refused))
+	}
+	log.Info("configuration applied")
 	return refused
 }
 

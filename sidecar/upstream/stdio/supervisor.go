@@ -132,7 +132,11 @@ func (s *supervisor) run() {
 		delay := rand.N(min(mostDelay, firstDelay<<min(failures, 10)))
 		failures++
 		if s.ctx.Err() == nil {
-			s.log.Warn("server is down", "again_in", delay, "error", err, "cause", errors.Unwrap(err))
+			log := s.log.With("again_in", delay)
+			if err != nil { // else how it ended was logged when it did
+				log = log.With("error", err, "cause", errors.Unwrap(err))
+			}
+			log.Warn("server is down")
 		}
 		sleep(s.ctx, delay)
 	}
