@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"github.com/prometheus/client_golang/prometheus"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/proto/resource"
@@ -35,23 +36,28 @@ type FileOptions struct {
 	Labels map[string]string
 	// Target runs what the file says: required.
 	Target Target
-	Log    *slog.Logger // required
+	Log    *slog.Logger          // required
+	Reg    prometheus.Registerer // nil registers nothing
 }
 
 // File takes the configuration from a file. A file with any mistake is refused whole, with all of them, and what ran
 // before goes on.
 type File struct {
-	o     FileOptions
-	board board
+	o       FileOptions
+	board   board
+	reloads *prometheus.CounterVec
 
-	mu     sync.Mutex // guards below, and lets one load run at a time
-	loaded [sha256.Size]byte
+	mu      sync.Mutex // guards below, and lets one load run at a time
+	loaded  [sha256.Size]byte
+	missing bool      // whether the file could not be read after loaded was
+	left    []Refusal // what loaded left refused
 }
 
 // NewFile makes a source; Run starts it.
 func NewFile(o FileOptions) *File {
 	f := &File{o: o}
 	f.board.status = Status{Source: SourceNone, Since: time.Now()}
+	f.reloads = newFileMetrics(o.Reg, &f.board)
 	return f
 }
 
@@ -105,28 +111,44 @@ func (f *File) begin() error {
 // Reload reads the file now, as on SIGHUP, even if it has not changed. The error has every mistake, each of
 // which is logged too: those of the file, or what the target could not run (resource.Errors).
 func (f *File) Reload() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	data, err := readFile(f.o.Path)
 	if err != nil {
+		f.missing = true
 		f.refuse(err)
 		return err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	return f.loadLocked(data)
 }
 
 // reloadIfChanged reads the file after something happened around it.
 func (f *File) reloadIfChanged() {
-	data, err := readFile(f.o.Path)
-	if err != nil {
-		f.refuse(err)
-		return
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if sha256.Sum256(data) != f.loaded {
+	data, err := readFile(f.o.Path)
+	switch {
+	case err != nil:
+		f.missing = true
+		f.refuse(err)
+	case sha256.Sum256(data) != f.loaded:
 		_ = f.loadLocked(data) // logged there
+	case f.missing:
+		f.returnedLocked()
 	}
+}
+
+// returnedLocked notes that the file can be read again and says what it said before.
+func (f *File) returnedLocked() {
+	f.missing = false
+	f.board.update(func(s *Status) { s.Refused = f.left })
+	if len(f.left) == 0 {
+		f.logWhole()
+	}
+}
+
+func (f *File) logWhole() {
+	f.o.Log.Info("the configuration file is whole again", "path", f.o.Path)
 }
 
 // readFile reads a file of a bounded size.
@@ -145,13 +167,15 @@ func readFile(path string) ([]byte, error) {
 
 // loadLocked applies a file's content.
 func (f *File) loadLocked(data []byte) error {
-	f.loaded = sha256.Sum256(data)
+	f.loaded, f.missing = sha256.Sum256(data), false
+	wasRefused := len(f.board.read().Refused) > 0
 	c, err := f.read(data)
 	if err != nil {
-		f.refuse(err)
+		f.left = f.refuse(err)
 		return err
 	}
 	refusals := f.o.Target.Apply(c)
+	f.left = refusals
 	f.board.update(func(s *Status) {
 		s.Source, s.Generation, s.Confirmed, s.Refused = SourceFile, c.Generation, time.Now(), refusals
 	})
@@ -160,22 +184,36 @@ func (f *File) loadLocked(data []byte) error {
 		errs = append(errs, resource.Error{Path: f.o.Path + ": " + r.Kind + "/" + r.Name, Message: r.Reason})
 	}
 	f.logAll(errs)
+	f.count(errs.Err())
+	if wasRefused && len(errs) == 0 {
+		f.logWhole()
+	}
 	return errs.Err()
 }
 
-// refuse notes that the file could not be taken; what ran before goes on.
-func (f *File) refuse(err error) {
+// count notes how a reading of the file went.
+func (f *File) count(err error) {
+	result := "applied"
+	if err != nil {
+		result = "refused"
+	}
+	f.reloads.WithLabelValues(result).Inc()
+}
+
+// refuse notes that the file could not be taken, and returns why; what ran before goes on.
+func (f *File) refuse(err error) []Refusal {
 	errs, ok := err.(resource.Errors)
 	if !ok {
 		errs = resource.Errors{{Path: f.o.Path, Message: err.Error()}}
 	}
-	f.board.update(func(s *Status) {
-		s.Refused = nil
-		for _, e := range errs {
-			s.Refused = append(s.Refused, Refusal{Kind: "File", Reason: e.Error()})
-		}
-	})
+	var refusals []Refusal
+	for _, e := range errs {
+		refusals = append(refusals, Refusal{Kind: "File", Reason: e.Error()})
+	}
+	f.board.update(func(s *Status) { s.Refused = refusals })
 	f.logAll(errs)
+	f.count(err)
+	return refusals
 }
 
 func (f *File) logAll(errs resource.Errors) {

@@ -6,8 +6,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 const goodFile = `
@@ -209,4 +212,64 @@ func TestABadChangeKeepsWhatRuns(t *testing.T) {
 	if err := f.Reload(); err != nil || len(f.Status().Refused) > 0 {
 		t.Errorf("after the repair: %v, %+v", err, f.Status())
 	}
+}
+
+// until waits for a file's status to be so.
+func until(t *testing.T, f *File, what string, holds func(Status) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !holds(f.Status()); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not %s within 10 s: %+v", what, f.Status())
+		}
+	}
+}
+
+func TestAFileThatComesBackIsNoLongerRefused(t *testing.T) {
+	bad := goodFile + "---\nkind: Binding\nname: c\nspec: {selector: {}, path: x, upstreams: [{name: u}]}\n"
+	for name, tt := range map[string]struct {
+		last string // what the file says when it goes away, and after
+		left int    // what is refused of that
+	}{"whole": {goodFile, 0}, "with a mistake": {bad, 1}} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path, away := filepath.Join(dir, "sidecar.yaml"), filepath.Join(dir, "away")
+			write(t, path, goodFile)
+			target, reg := newSeenTarget(), prometheus.NewRegistry()
+			f := NewFile(FileOptions{Path: path, Labels: map[string]string{"app": "x"}, Target: target, Log: slog.New(slog.DiscardHandler), Reg: reg})
+			run(t, f)
+			target.next(t)
+			write(t, path, tt.last)
+			until(t, f, "read", func(s Status) bool { return len(s.Refused) == tt.left })
+			if err := os.Rename(path, away); err != nil {
+				t.Fatal(err)
+			}
+			gone := func(s Status) bool {
+				return len(s.Refused) == 1 && strings.Contains(s.Refused[0].Reason, "no such file")
+			}
+			until(t, f, "refused", gone)
+			wantEqual(t, "outrigger_config_refused", gauge(t, reg, "outrigger_config_refused"), 1)
+			if err := os.Rename(away, path); err != nil {
+				t.Fatal(err)
+			}
+			until(t, f, "as before", func(s Status) bool { return len(s.Refused) == tt.left && !gone(s) })
+			wantEqual(t, "outrigger_config_refused", gauge(t, reg, "outrigger_config_refused"), float64(tt.left))
+			wantEqual(t, "applied", target.count(), 1)
+		})
+	}
+}
+
+// gauge is the value of a gauge that has no labels.
+func gauge(t *testing.T, reg *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.Metric[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("no metric is named %s", name)
+	return 0
 }

@@ -75,6 +75,27 @@ func (s Status) age() float64 {
 	return max(0, time.Since(s.Confirmed).Seconds())
 }
 
+// newFileMetrics registers a file's metrics and returns the counter of its readings.
+func newFileMetrics(r prometheus.Registerer, b *board) *prometheus.CounterVec {
+	f := promauto.With(r)
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "outrigger_config_refused",
+		Help: "1 while the configuration file, or part of it, is refused and what ran before goes on.",
+	}, func() float64 {
+		if len(b.read().Refused) > 0 {
+			return 1
+		}
+		return 0
+	})
+	reloads := f.NewCounterVec(prometheus.CounterOpts{
+		Name: "outrigger_config_reloads_total",
+		Help: "Readings of the configuration file, the first included, by what became of them: applied or refused.",
+	}, []string{"result"})
+	reloads.WithLabelValues("applied") // both there from the start, for rates
+	reloads.WithLabelValues("refused")
+	return reloads
+}
+
 // metrics of the xDS client. Dashboards and alerts read these names: add freely, do not rename.
 type metrics struct {
 	updates *prometheus.CounterVec

@@ -19,7 +19,7 @@ import (
 
 func newSource(o *options, target config.Target, reg prometheus.Registerer, log *slog.Logger) (source, error) {
 	if o.configFile != "" {
-		return fileSource{config.NewFile(config.FileOptions{Path: o.configFile, Labels: o.labels, Target: target, Log: log}), log}, nil
+		return fileSource{config.NewFile(config.FileOptions{Path: o.configFile, Labels: o.labels, Target: target, Log: log, Reg: reg}), log}, nil
 	}
 	return newControlPlane(o, target, reg, log)
 }
