@@ -71,8 +71,11 @@ type API struct {
 	authority Authority
 	options   Options
 	token     [sha256.Size]byte
+	// bodyTimeout is the constant, but in tests.
+	bodyTimeout time.Duration
 
 	writing  chan struct{} // capacity 1: held by the request that writes
+	watching chan struct{} // capacity maxWatches: one in it for each Watch
 	stopped  chan struct{} // closed by Stop
 	stopOnce sync.Once
 }
@@ -86,13 +89,15 @@ func New(s *store.Store, f Fleet, au Authority, o Options) (*API, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &API{
-		store:     s,
-		fleet:     f,
-		authority: au,
-		options:   o,
-		token:     sha256.Sum256([]byte(o.Token)),
-		writing:   make(chan struct{}, 1),
-		stopped:   make(chan struct{}),
+		store:       s,
+		fleet:       f,
+		authority:   au,
+		options:     o,
+		token:       sha256.Sum256([]byte(o.Token)),
+		writing:     make(chan struct{}, 1),
+		bodyTimeout: bodyTimeout,
+		watching:    make(chan struct{}, maxWatches),
+		stopped:     make(chan struct{}),
 	}, nil
 }
 
@@ -102,11 +107,11 @@ func (a *API) Handler() http.Handler {
 	path, service := outriggerv1connect.NewResourceServiceHandler(a, connect.WithReadMaxBytes(maxRequestBytes), jsonCodecs())
 	mux.Handle(path, a.authenticate(service))
 	mux.HandleFunc("GET /healthz", a.health)
-	return a.guard(mux)
+	return Guard(mux, a.options.Origins, a.options.Hosts)
 }
 
 // Server is an http.Server for Handler on addr, for HTTP/1.1 and HTTP/2 with or without TLS. It bounds the time of
-// headers and of idle or dead connections, not of answers, since a Watch goes on. Its Shutdown ends Watches.
+// headers, bodies and idle or dead connections, not of answers, since a Watch goes on. Its Shutdown ends Watches.
 func (a *API) Server(addr string) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)

@@ -480,11 +480,11 @@ func TestAWatchStartsWithWhatThereIsAndGoesOn(t *testing.T) {
 		}
 		stream.Close()
 
-		only, err := c.Watch(t.Context(), &outriggerv1.WatchRequest{Kind: "Binding", FromRevision: revision - 1})
+		only, err := c.Watch(t.Context(), &outriggerv1.WatchRequest{Kind: "Binding", FromRevision: revision})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, want := receive(t, only), fmt.Sprintf("CHANGE_PUT Binding/demo %d", revision); got != want {
+		if got, want := receive(t, only), fmt.Sprintf("CHANGE_DELETED Binding/demo %d", revision+1); got != want {
 			t.Errorf("from a revision %q, want %q", got, want)
 		}
 		only.Close()
@@ -505,6 +505,72 @@ func TestAWatchEndsWhenTheServerStops(t *testing.T) {
 		t.Errorf("received %v, want the end", stream.Msg())
 	}
 	wantCode(t, "Watch", stream.Err(), connect.CodeUnavailable)
+}
+
+// TestClientsThatLeaveTogetherDisturbNobody has each on its own connection, which it just closes.
+func TestClientsThatLeaveTogetherDisturbNobody(t *testing.T) {
+	s := start(t)
+	c := s.client(t)
+	stays, err := c.Watch(t.Context(), &outriggerv1.WatchRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stays.Close()
+	leave := openWatches(t, s, 200)
+	leave()
+	apply(t, c, upstream)
+	if got, want := receive(t, stays), "CHANGE_PUT Upstream/weather "; !strings.HasPrefix(got, want) {
+		t.Errorf("received %q, want %q", got, want)
+	}
+	for deadline := time.Now().Add(10 * time.Second); len(s.api.watching) > 1; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d watches are served, want 1", len(s.api.watching))
+		}
+	}
+}
+
+// openWatches starts n Watches over HTTP/1.1. Its result closes their connections.
+func openWatches(t *testing.T, s *server, n int) (leave func()) {
+	t.Helper()
+	var connections []net.Conn
+	leave = func() {
+		for _, c := range connections {
+			c.Close()
+		}
+	}
+	t.Cleanup(leave)
+	for range n {
+		c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		connections = append(connections, c)
+		c.SetDeadline(time.Now().Add(20 * time.Second))
+		fmt.Fprintf(c, "POST /outrigger.v1.ResourceService/Watch HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"+
+			"Content-Type: application/connect+json\r\nContent-Length: 7\r\n\r\n\x00\x00\x00\x00\x02{}", secret)
+	}
+	for i, c := range connections {
+		line := make([]byte, len("HTTP/1.1 200"))
+		if _, err := io.ReadFull(c, line); err != nil || string(line) != "HTTP/1.1 200" {
+			t.Fatalf("watch %d begins with %q, %v", i, line, err)
+		}
+	}
+	return leave
+}
+
+func TestOneWatchTooManyIsRefused(t *testing.T) {
+	s := start(t)
+	s.api.watching = make(chan struct{}, 2)
+	openWatches(t, s, 2)
+	third, err := s.client(t).Watch(t.Context(), &outriggerv1.WatchRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer third.Close()
+	if third.Receive() {
+		t.Error("a third of two watches was served")
+	}
+	wantCode(t, "third Watch", third.Err(), connect.CodeResourceExhausted)
 }
 
 func TestJoinTokensHaveDefaultsAndBounds(t *testing.T) {
@@ -589,6 +655,72 @@ func TestOnlyTheTokenOpensRPCs(t *testing.T) {
 	}
 	if _, err := New(s.store, fleet{}, authority{}, Options{}); err == nil {
 		t.Error("New without a token: no error")
+	}
+}
+
+func TestARefusalWaitsForNoBody(t *testing.T) {
+	s := start(t)
+	for name, row := range map[string]struct {
+		head string
+		want string
+	}{
+		"no token":     {"POST /outrigger.v1.ResourceService/List HTTP/1.1\r\nHost: localhost\r\n", "401"},
+		"other host":   {"POST /outrigger.v1.ResourceService/List HTTP/1.1\r\nHost: evil.example\r\n", "403"},
+		"other origin": {"POST /outrigger.v1.ResourceService/List HTTP/1.1\r\nHost: localhost\r\nOrigin: null\r\n", "403"},
+		"no such path": {"POST /nowhere HTTP/1.1\r\nHost: localhost\r\n", "404"},
+		"health":       {"GET /healthz HTTP/1.1\r\nHost: localhost\r\n", "200"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			began := time.Now()
+			c.SetDeadline(began.Add(strangerTimeout / 2))
+			fmt.Fprint(c, row.head, "Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+			line := make([]byte, len("HTTP/1.1 401"))
+			if _, err := io.ReadFull(c, line); err != nil || string(line) != "HTTP/1.1 "+row.want {
+				t.Fatalf("answered %q, %v after %v; want %s at once", line, err, time.Since(began), row.want)
+			}
+			c.SetDeadline(began.Add(2 * strangerTimeout))
+			if _, err := io.Copy(io.Discard, c); err != nil {
+				t.Errorf("the connection after %v: %v; want it closed", time.Since(began), err)
+			}
+		})
+	}
+}
+
+func TestABodyHasADeadlineAndItsAnswerNone(t *testing.T) {
+	s := start(t)
+	s.api.bodyTimeout = 200 * time.Millisecond
+	for _, http2 := range []bool{false, true} {
+		c := outriggerv1connect.NewResourceServiceClient(&http.Client{Transport: authorized{transport(t, http2)}}, s.url)
+		name := fmt.Sprintf("http2-%v", http2)
+		stream, err := c.Watch(t.Context(), &outriggerv1.WatchRequest{Kind: "Upstream", FromRevision: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, feed := io.Pipe()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+outriggerv1connect.ResourceServiceListProcedure, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		res, err := authorized{transport(t, http2)}.RoundTrip(req) // until the server has waited for long enough
+		if err == nil {
+			res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				t.Errorf("%s: a body that never came is answered with %s", name, res.Status)
+			}
+		}
+		feed.Close()
+		apply(t, c, strings.ReplaceAll(upstream, "weather", name))
+		for got := ""; !strings.HasPrefix(got, "CHANGE_PUT Upstream/"+name); {
+			got = receive(t, stream)
+		}
+		stream.Close()
 	}
 }
 

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -15,8 +16,17 @@ import (
 // sink is a Watch's answers.
 type sink = *connect.ServerStream[outriggerv1.WatchResponse]
 
+// maxWatches bounds the Watches that are served at once.
+const maxWatches = 1000
+
 // Watch implements ResourceService. Resources have no status here: it changes without the resource.
 func (a *API) Watch(ctx context.Context, req *outriggerv1.WatchRequest, out sink) error {
+	select {
+	case a.watching <- struct{}{}:
+		defer func() { <-a.watching }()
+	default:
+		return connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("%d watches are open, which is the most", cap(a.watching)))
+	}
 	prefix := store.ResourcesPrefix
 	if req.Kind != "" {
 		if err := checkKind(req.Kind); err != nil {
@@ -64,9 +74,11 @@ func (a *API) sendChanges(ctx context.Context, prefix string, after int64, out s
 		select {
 		case <-a.stopped:
 			return connect.NewError(connect.CodeUnavailable, errors.New("stopping: watch again from the last revision received"))
+		case <-ctx.Done():
+			return ctx.Err()
 		case batch, ok := <-changes:
 			if !ok {
-				return ctx.Err()
+				return a.failed(ctx, errors.New("the watch ended"))
 			}
 			if batch.Err != nil {
 				return a.failed(ctx, batch.Err)
