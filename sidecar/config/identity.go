@@ -62,6 +62,9 @@ type Identity struct {
 	o    IdentityOptions
 	path string
 
+	refused chan struct{} // capacity 1: that a control plane does not take the certificate, not how often
+	useless string        // owned by Run: id of a token with which joining again was refused
+
 	mu  sync.Mutex // guards below
 	now *keyPair
 }
@@ -73,7 +76,7 @@ func OpenIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 	if len(o.Addresses) == 0 || o.NodeID == "" || o.StateDir == "" || o.Log == nil {
 		return nil, errors.New("identity: addresses, node id, state directory and log are required")
 	}
-	id := &Identity{o: o, path: filepath.Join(o.StateDir, "identity.pem")}
+	id := &Identity{o: o, path: filepath.Join(o.StateDir, "identity.pem"), refused: make(chan struct{}, 1)}
 	kept, err := loadKeyPair(id.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -127,8 +130,17 @@ func (id *Identity) Credentials() credentials.TransportCredentials {
 	return credentials.NewTLS(id.TLSConfig())
 }
 
+// NotAdmitted tells that a control plane does not take the certificate though it is valid: the sidecar was deleted
+// there. Run then joins anew, if the token that is configured by now is another. It never blocks.
+func (id *Identity) NotAdmitted() {
+	select {
+	case id.refused <- struct{}{}:
+	default:
+	}
+}
+
 // Run renews the certificate at two thirds of its life until ctx ends, whose error it returns. One that expired before
-// a control plane answered is replaced by joining anew, once there is a token for it.
+// a control plane answered, or is not admitted, is replaced by joining anew, once there is a token for it.
 func (id *Identity) Run(ctx context.Context) error {
 	for failures := 0; ; {
 		wait := max(minRenewWait, time.Until(id.current().renewAt()))
@@ -138,6 +150,9 @@ func (id *Identity) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-id.refused:
+			id.rejoin(ctx)
+			continue
 		case <-time.After(wait):
 		}
 		if err := id.renew(ctx); err != nil {
@@ -159,6 +174,27 @@ func (id *Identity) renew(ctx context.Context) error {
 			return err
 		}
 	}
+	return id.replace(ctx, token)
+}
+
+// rejoin gets a certificate in place of one that is not admitted. A token that was refused for good is not sent again.
+func (id *Identity) rejoin(ctx context.Context) {
+	token, err := id.token(id.current().tokenID)
+	if err == nil && token.id == id.useless {
+		err = errors.New("identity: the join token was refused: make another")
+	} else if err == nil {
+		if err = id.replace(ctx, token); err != nil && final(err) {
+			id.useless = token.id
+		}
+	}
+	if err != nil {
+		id.o.Log.Error("this sidecar is not admitted: what runs goes on, without news from the control plane, until there is a new join token",
+			"node", id.o.NodeID, "error", err)
+	}
+}
+
+// replace gets the certificate after the current one, against a token or, when it has no text, against the current one.
+func (id *Identity) replace(ctx context.Context, token joinToken) error {
 	r, err := newRequest()
 	if err != nil {
 		return err
@@ -227,11 +263,11 @@ func (id *Identity) token(spent string) (joinToken, error) {
 		text = strings.TrimSpace(string(b))
 	}
 	if text == "" {
-		return joinToken{}, fmt.Errorf("identity: %q has no valid certificate in %s and no join token to get one with", id.o.NodeID, id.o.StateDir)
+		return joinToken{}, fmt.Errorf("identity: %q has no certificate of use in %s and no join token to get one with: give one in --join-token-file or OUTRIGGER_JOIN_TOKEN", id.o.NodeID, id.o.StateDir)
 	}
 	token, err := parseJoinToken(text)
 	if err == nil && token.id == spent {
-		err = fmt.Errorf("identity: the certificate of %q has expired and its join token is spent: make another", id.o.NodeID)
+		err = fmt.Errorf("identity: %q needs a new certificate and its join token is spent: make another", id.o.NodeID)
 	}
 	return token, err
 }

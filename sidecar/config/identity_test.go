@@ -266,6 +266,60 @@ func TestAnIdentityThatExpiresWhileRunningTakesAnotherToken(t *testing.T) {
 	}
 }
 
+func TestASidecarThatIsNotAdmittedJoinsWithANewToken(t *testing.T) {
+	a, dir := newAuthority(t, time.Hour, "127.0.0.1"), t.TempDir()
+	o, log := a.options(dir), make(logChannel, 10)
+	o.TokenFile, o.Log = filepath.Join(dir, "token"), slog.New(slog.NewTextHandler(log, nil))
+	write(t, o.TokenFile, a.token)
+	id, err := OpenIdentity(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- id.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	log.want(t, "certificate issued")
+	says := func(token, want string) {
+		t.Helper()
+		write(t, o.TokenFile, token)
+		id.NotAdmitted()
+		log.want(t, want)
+	}
+	bad := strings.Replace(a.token, "00ff", "00fd", 1)
+	says(a.token, "its join token is spent")
+	says(bad, "bad join token")
+	says(bad, "the join token was refused")
+	a.mu.Lock()
+	a.token, a.spent = strings.Replace(a.token, "00ff", "00fe", 1), false
+	a.mu.Unlock()
+	says(a.token, "certificate issued")
+	if got := id.current().tokenID; got != "00fe" {
+		t.Errorf("the certificate is against token %s, want 00fe", got)
+	}
+}
+
+// logChannel is a log's lines, for a test to wait for.
+type logChannel chan string
+
+func (c logChannel) Write(line []byte) (int, error) {
+	c <- string(line)
+	return len(line), nil
+}
+
+// want is that the next line contains a text.
+func (c logChannel) want(t *testing.T, text string) {
+	t.Helper()
+	select {
+	case line := <-c:
+		if !strings.Contains(line, text) {
+			t.Errorf("log %swant %q", line, text)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatalf("nothing logged within 10 s, want %q", text)
+	}
+}
+
 func TestAnIdentityIsRenewedWithoutItsConnections(t *testing.T) {
 	a, dir := newAuthority(t, 3*time.Second, "127.0.0.1"), t.TempDir()
 	id, err := OpenIdentity(t.Context(), a.options(dir))

@@ -47,6 +47,8 @@ type XDSOptions struct {
 	Features []string
 	// Credentials are asked for at each connection: required.
 	Credentials func() credentials.TransportCredentials
+	// NotAdmitted, when not nil, is called when a control plane does not admit who the credentials say this is.
+	NotAdmitted func()
 	// StateDir keeps the last good generations. Empty keeps none: the sidecar then cannot start without a control plane.
 	StateDir string
 	// Target runs what arrives: required.
@@ -118,7 +120,7 @@ func retryAfter(failures int) time.Duration {
 	return rand.N(min(lastRetry, firstRetry<<min(failures, 10)))
 }
 
-// logLost says why there is no connection. ABORTED is how a control plane ends a stream whose place another has taken.
+// logLost says why there is no connection, to the identity too if that is why. ABORTED is how a control plane ends a stream whose place another has taken.
 func (x *XDS) logLost(address string, err error, wait time.Duration) {
 	log := x.o.Log.With("address", address, "error", err, "retry_in", wait.Round(time.Millisecond))
 	if status.Code(err) == codes.Aborted {
@@ -126,6 +128,9 @@ func (x *XDS) logLost(address string, err error, wait time.Duration) {
 		return
 	}
 	log.Warn("no connection to the control plane")
+	if status.Code(err) == codes.PermissionDenied && x.o.NotAdmitted != nil {
+		x.o.NotAdmitted()
+	}
 }
 
 // Restore applies the last generation on disk, so that Status has it when it returns. It is called before Run, if at

@@ -515,3 +515,15 @@ func gathered(t *testing.T, reg *prometheus.Registry) string {
 	return fmt.Sprintf("age=%v connected=%v refused=%v", values["outrigger_xds_config_age_seconds"],
 		values["outrigger_xds_connected"], values["outrigger_xds_refused_resources"])
 }
+
+func TestOnlyARefusalToAdmitAsksForAnotherIdentity(t *testing.T) {
+	told := 0
+	x := &XDS{o: XDSOptions{Log: slog.New(slog.DiscardHandler), NotAdmitted: func() { told++ }}}
+	for code, want := range map[codes.Code]int{
+		codes.PermissionDenied: 1, codes.Unavailable: 0, codes.Unauthenticated: 0, codes.Aborted: 0,
+	} {
+		told = 0
+		x.logLost("a:1", status.Error(code, "no"), 0)
+		wantEqual(t, code.String(), told, want)
+	}
+}

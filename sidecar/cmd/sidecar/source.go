@@ -66,7 +66,7 @@ func newControlPlane(o *options, target config.Target, reg prometheus.Registerer
 	var err error
 	c.XDS, err = config.NewXDS(config.XDSOptions{
 		Addresses: o.controlPlanes, NodeID: o.nodeID, Version: buildVersion(), Labels: o.labels,
-		Credentials: c.credentials, StateDir: o.stateDir, Target: target, Log: log, Reg: reg,
+		Credentials: c.credentials, NotAdmitted: c.notAdmitted, StateDir: o.stateDir, Target: target, Log: log, Reg: reg,
 	})
 	return c, err
 }
@@ -81,6 +81,13 @@ func (c *controlPlane) credentials() credentials.TransportCredentials {
 		return c.identity.Credentials()
 	case <-c.ended:
 		return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13}) // for a connection that nobody waits for
+	}
+}
+
+// notAdmitted passes on that a control plane refuses the identity. Over plaintext there is none.
+func (c *controlPlane) notAdmitted() {
+	if !c.o.plaintext {
+		c.identity.NotAdmitted() // it is there: credentials waited for it
 	}
 }
 
