@@ -27,7 +27,7 @@ func (x *exchange) answer(
 	case h.is(typeSSE) && h.status == http.StatusOK:
 		return &upstream.Answer{Status: h.status, Length: -1, Events: events(x, m)}, nil
 	case h.is(typeJSON) && h.length != 0:
-		return &upstream.Answer{Status: h.status, Length: h.length, Body: x}, nil
+		return x.jsonAnswer(idOf(m))
 	case h.length == 0:
 		return nil, x.refuse(fmt.Sprintf("answered a request with %d and no body", h.status))
 	}
@@ -40,13 +40,18 @@ func (x *exchange) refuse(detail string) error {
 	return x.client.fault(upstream.BadAnswer, detail, nil)
 }
 
-// response reads the one JSON-RPC response of x, from a body or out of events, and finishes x. It is for handshakes,
-// whose answers are small: whatever else the server says before it is dropped.
-func (x *exchange) response() ([]byte, error) {
+// response reads the one JSON-RPC response of x to the request with that id, from a body or out of events, and finishes
+// x. It is for handshakes, whose answers are small: whatever else the server says before it is dropped. A body that is
+// no response at all is returned, for it tells of the server.
+func (x *exchange) response(id []byte) ([]byte, error) {
 	if !x.head.is(typeSSE) || x.head.status != http.StatusOK {
-		return x.readAll(maxHandshake)
+		body, err := x.readAll(maxHandshake)
+		if err == nil && faultOf(body, id) == anotherRequest {
+			err = x.client.fault(upstream.BadAnswer, anotherRequest, nil)
+		}
+		return body, err
 	}
-	e := &events{x: x, reader: mcp.NewEventReader(x, maxHandshake)}
+	e := &events{x: x, reader: mcp.NewEventReader(x, maxHandshake), id: id}
 	defer e.Close()
 	for {
 		event, err := e.Next()

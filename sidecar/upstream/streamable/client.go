@@ -3,6 +3,7 @@ package streamable
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"os"
 	"time"
@@ -13,6 +14,7 @@ import (
 // client sends requests to one server.
 type client struct {
 	upstream       string // the resource's name
+	log            *slog.Logger
 	tasks          *tasks
 	pool           pool
 	post, get, del string // fixed heads

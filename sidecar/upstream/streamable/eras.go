@@ -115,6 +115,6 @@ func (s *Server) discover(ctx context.Context) (int, []byte, error) {
 		return refused.status, refused.body, nil
 	}
 	status := x.head.status
-	body, err := x.response()
+	body, err := x.response(idOf(s.own.discover))
 	return status, body, err
 }

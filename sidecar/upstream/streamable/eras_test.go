@@ -213,7 +213,7 @@ func TestACheckRecoversFromASessionThatCannotBeOpenedAgain(t *testing.T) {
 	l := newLegacyServer(t, func(l *legacyServer) {
 		l.welcome = func(w http.ResponseWriter, n int) {
 			w.Header().Set("Mcp-Session-Id", fmt.Sprintf("session-%d", n))
-			body := initializeResult
+			body := initializeResultFor(`"outrigger-initialize"`)
 			if n > 1 { // another release
 				body = strings.Replace(body, mcp.Version20251125, mcp.Version20250618, 1)
 			}

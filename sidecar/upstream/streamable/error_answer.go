@@ -23,8 +23,9 @@ type errorAnswer struct {
 	client *client
 	status int
 	body   []byte
-	rpc    bool // the body is a JSON-RPC response
-	code   int  // its error's; 0 when there is none
+	rpc    bool        // the body is a JSON-RPC response
+	code   int         // its error's; 0 when there is none
+	said   mcp.Message // that response
 }
 
 // errorAnswer reads the rest of x.
@@ -43,19 +44,26 @@ func (x *exchange) errorAnswer() (*errorAnswer, error) {
 	}
 	r := &errorAnswer{client: x.client, status: x.head.status, body: body}
 	if m, err := scanAnswer(body); err == nil && m.Kind == mcp.Response {
-		r.rpc, r.body, r.code = true, m.Raw, errorCode(&m)
+		r.rpc, r.body, r.code, r.said = true, m.Raw, errorCode(&m), m
 	}
 	return r, nil
 }
 
-// answer relays what is MCP.
-func (r *errorAnswer) answer() (*upstream.Answer, error) {
-	if !r.rpc {
-		err := r.client.fault(upstream.BadAnswer, fmt.Sprintf("answered %d without a JSON-RPC error", r.status), nil)
-		err.Status = r.status
-		return nil, err
+// answer relays what is MCP: an error with the id of the request, nil for a message that has none.
+func (r *errorAnswer) answer(id []byte) (*upstream.Answer, error) {
+	detail := fmt.Sprintf("answered %d without a JSON-RPC error", r.status)
+	switch {
+	case !r.rpc:
+	case r.said.Result.Present():
+		detail = fmt.Sprintf("answered %d with a result", r.status)
+	case id != nil && !r.said.Answers(id):
+		detail = anotherRequest
+	default:
+		return whole(r.status, r.body), nil
 	}
-	return whole(r.status, r.body), nil
+	err := r.client.fault(upstream.BadAnswer, detail, nil)
+	err.Status = r.status
+	return nil, err
 }
 
 // deniesStateless reports whether a stateless call was refused by a server that cannot have meant it: by something

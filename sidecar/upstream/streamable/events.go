@@ -13,17 +13,29 @@ import (
 )
 
 const (
-	maxEvent = 64 << 20               // bytes of one event, as of one message from a stdio server
+	// maxEvent is in bytes, of one event. It bounds what a call can make the sidecar hold, since an event is read whole
+	// while a body in JSON of any length passes through; stdio servers have a limit of their own, max_message_bytes.
+	maxEvent = 16 << 20
 	tailTime = 250 * time.Millisecond // how long the end of a stream may take after its last event
 )
 
-// events are the messages of one call's stream; the last is the response.
+// events are the messages of one call's stream; the last is the response. What the server has no business to send there
+// is dropped: responses to other requests, and on the stateless wire requests (basic/transports/streamable-http,
+// "Sending Messages to the Server").
 //
 // Next is for one goroutine, Close for any. A stream of a legacy session can be resumed: one that broke off after the
 // server gave event ids goes on where it was (2025-11-25, basic/transports, "Resumability and Redelivery").
 type events struct {
-	reader   *mcp.EventReader
-	answered atomic.Bool
+	reader    *mcp.EventReader
+	answered  atomic.Bool
+	id        []byte   // of the request
+	shortID   [32]byte // where id is, if it is no longer
+	stateless bool
+	strayed   bool // a response to another request was dropped
+
+	ahead  bool // Ready has called advance, whose results are next and failed
+	next   mcp.Event
+	failed error
 
 	resumption *resumption // nil when the stream cannot be resumed; owned by Next
 
@@ -37,14 +49,20 @@ type events struct {
 // event any more. A reader drops a buffer that is too large to keep.
 var eventReaders = sync.Pool{New: func() any { return mcp.NewEventReader(nil, maxEvent) }}
 
-func newEvents(x *exchange) *events {
+func newEvents(x *exchange, m *mcp.Message) *events {
 	reader := eventReaders.Get().(*mcp.EventReader)
 	reader.Reset(x)
-	return &events{x: x, reader: reader}
+	e := &events{x: x, reader: reader}
+	e.id = append(e.shortID[:0], idOf(m)...)
+	return e
 }
 
 // Next implements upstream.EventStream.
 func (e *events) Next() (mcp.Event, error) {
+	if e.ahead {
+		e.ahead = false
+		return e.next, e.failed
+	}
 	if e.answered.Load() {
 		if e.reader != nil {
 			e.reader.Reset(nil)
@@ -54,33 +72,58 @@ func (e *events) Next() (mcp.Event, error) {
 		return mcp.Event{}, io.EOF
 	}
 	for {
-		event, err := e.reader.Next()
-		if err != nil {
-			if err = e.goOnAfter(err); err != nil {
-				return mcp.Event{}, err
-			}
-			continue
+		if event, passes, err := e.advance(); passes || err != nil {
+			return event, err
 		}
-		if e.resumption != nil {
-			e.resumption.note(&event)
-		}
-		if !isMessage(&event) {
-			continue
-		}
-		m, err := scanAnswer(event.Data)
-		if err != nil {
-			return mcp.Event{}, e.current().refuseEvent(err)
-		}
-		if m.Kind == mcp.Response {
-			e.answered.Store(true)
-		}
-		return event, nil
 	}
 }
 
-// Ready implements upstream.EventStream.
+// advance reads one event, or goes on after a break, and reports whether there is a message now that passes.
+func (e *events) advance() (event mcp.Event, passes bool, err error) {
+	if event, err = e.reader.Next(); err != nil {
+		return mcp.Event{}, false, e.goOnAfter(err)
+	}
+	if e.resumption != nil {
+		e.resumption.note(&event)
+	}
+	if !isMessage(&event) {
+		return mcp.Event{}, false, nil
+	}
+	m, err := scanAnswer(event.Data)
+	if err != nil {
+		return mcp.Event{}, false, e.current().refuseEvent(err)
+	}
+	return event, e.pass(&m), nil
+}
+
+// pass reports whether a message is for the client, and takes note of the response.
+func (e *events) pass(m *mcp.Message) bool {
+	log := e.current().client.log
+	switch {
+	case m.Kind == mcp.Response && !m.Answers(e.id):
+		e.strayed = true
+		log.Debug("dropped a response to another request than the stream's")
+		return false
+	case m.Kind == mcp.Request && e.stateless:
+		log.Debug("dropped a request, which servers do not send on the stateless wire", "method", m.Method)
+		return false
+	case m.Kind == mcp.Response:
+		e.answered.Store(true)
+	}
+	return true
+}
+
+// Ready implements upstream.EventStream. An event that is here may be dropped, so whether there is one to return is known
+// only when it was looked at.
 func (e *events) Ready() bool {
-	return e.answered.Load() || e.reader.Ready(e.current().buffered)
+	for !e.ahead && !e.answered.Load() {
+		if !e.reader.Ready(e.current().buffered) {
+			return false
+		}
+		e.next, e.ahead, e.failed = e.advance()
+		e.ahead = e.ahead || e.failed != nil
+	}
+	return true
 }
 
 // isMessage tells messages from priming events, which have no data, and from events of other names, which are not MCP.
@@ -92,11 +135,11 @@ func isMessage(event *mcp.Event) bool {
 func (e *events) goOnAfter(err error) error {
 	err = e.current().streamFailure(err)
 	if e.resumption == nil {
-		return err
+		return e.afterStraying(err)
 	}
 	next, err := e.resumption.after(e, err)
 	if err != nil {
-		return err
+		return e.afterStraying(err)
 	}
 	e.mu.Lock()
 	e.x = next
@@ -107,6 +150,16 @@ func (e *events) goOnAfter(err error) error {
 	}
 	e.reader.Reset(next)
 	return nil
+}
+
+// afterStraying is a stream's last error. If it was given up for want of the response, but had one to another request,
+// the server has answered after all.
+func (e *events) afterStraying(err error) error {
+	var failed *upstream.Error
+	if e.strayed && errors.As(err, &failed) && failed.Kind == upstream.Lost && e.current().ctx.Err() == nil {
+		return e.current().client.fault(upstream.BadAnswer, anotherRequest, err)
+	}
+	return err
 }
 
 func (e *events) current() *exchange {

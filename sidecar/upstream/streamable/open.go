@@ -16,11 +16,12 @@ const maxSessionID = 1 << 10 // bytes
 
 // Open implements upstream.Server.
 func (s *Server) Open(ctx context.Context, c *upstream.Call) (upstream.Session, *upstream.Answer, error) {
-	in, answer, err := s.handshake(ctx, c.Message.Raw, c.Header)
+	in, answer, err := s.handshake(ctx, c.Message, c.Header)
 	if err != nil || in == nil {
 		return nil, answer, err
 	}
-	ses := &session{server: s, initialize: slices.Clone(c.Message.Raw), current: in}
+	ses := &session{server: s, current: in}
+	ses.initialize = &mcp.Message{Raw: slices.Clone(c.Message.Raw), Kind: c.Message.Kind, ID: c.Message.ID}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -31,9 +32,11 @@ func (s *Server) Open(ctx context.Context, c *upstream.Call) (upstream.Session, 
 }
 
 // handshake sends an initialize. The incarnation is nil when the Answer is an error's.
-func (s *Server) handshake(ctx context.Context, initialize []byte, header http.Header) (*incarnation, *upstream.Answer, error) {
+func (s *Server) handshake(
+	ctx context.Context, initialize *mcp.Message, header http.Header,
+) (*incarnation, *upstream.Answer, error) {
 	x, err := s.client.send(ctx, &request{
-		method: http.MethodPost, body: initialize, relay: header, traceOnly: true,
+		method: http.MethodPost, body: initialize.Raw, relay: header, traceOnly: true,
 		deadline: time.Now().Add(s.timeouts.Handshake),
 	})
 	if err != nil {
@@ -47,19 +50,19 @@ func (s *Server) handshake(ctx context.Context, initialize []byte, header http.H
 		if refused.deniesLegacy() {
 			s.eras.forget()
 		}
-		answer, err := refused.answer()
+		answer, err := refused.answer(idOf(initialize))
 		return nil, answer, err
 	}
-	return s.opened(x)
+	return s.opened(x, idOf(initialize))
 }
 
-// opened reads the answer to initialize.
-func (s *Server) opened(x *exchange) (*incarnation, *upstream.Answer, error) {
-	status, id := x.head.status, string(x.head.sessionID) // which the body's bytes will overwrite
+// opened reads the answer to initialize, whose id that is.
+func (s *Server) opened(x *exchange, id []byte) (*incarnation, *upstream.Answer, error) {
+	status, sessionID := x.head.status, string(x.head.sessionID) // which the body's bytes will overwrite
 	if status >= 300 {
 		return nil, nil, x.refuse(fmt.Sprintf("answered %d, a redirect, which is not followed", status))
 	}
-	body, err := x.response()
+	body, err := x.response(id)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -67,7 +70,7 @@ func (s *Server) opened(x *exchange) (*incarnation, *upstream.Answer, error) {
 	if err != nil || m.Kind != mcp.Response {
 		return nil, nil, s.client.fault(upstream.BadAnswer, "answered initialize with something else than a response", err)
 	}
-	answer := whole(status, m.Raw)
+	answer := whole(http.StatusOK, m.Raw)
 	if m.Error.Present() {
 		if (&errorAnswer{rpc: true, code: errorCode(&m)}).deniesLegacy() {
 			s.eras.forget()
@@ -78,10 +81,10 @@ func (s *Server) opened(x *exchange) (*incarnation, *upstream.Answer, error) {
 		ProtocolVersion string `json:"protocolVersion"`
 	}
 	err = json.Unmarshal(m.Result.Of(m.Raw), &result)
-	if err != nil || !isVisible(result.ProtocolVersion) || id != "" && !isVisible(id) {
+	if err != nil || !isVisible(result.ProtocolVersion) || sessionID != "" && !isVisible(sessionID) {
 		return nil, nil, s.client.fault(upstream.BadAnswer, "answered initialize without a usable version or session id", err)
 	}
-	return &incarnation{id: id, version: result.ProtocolVersion}, answer, nil
+	return &incarnation{id: sessionID, version: result.ProtocolVersion}, answer, nil
 }
 
 // isVisible reports whether a value of the server's can go into a header (2025-11-25, basic/transports, "Session

@@ -90,7 +90,7 @@ func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
 		checker:  checker{turn: make(chan struct{}, 1)},
 		sessions: make(map[*session]struct{}),
 	}
-	s.client.upstream, s.client.tasks = name, s.tasks
+	s.client.upstream, s.client.log, s.client.tasks = name, s.log, s.tasks
 	s.client.credentialed = o.Credential.Header != ""
 	s.client.post = fixedHead(http.MethodPost, to, o)
 	s.client.get = fixedHead(http.MethodGet, to, o)
@@ -152,7 +152,7 @@ func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 		if refused.deniesStateless() {
 			s.eras.forget()
 		}
-		return refused.answer()
+		return refused.answer(idOf(c.Message))
 	}
 	return x.answer(c.Message, s.callEvents)
 }
@@ -162,7 +162,9 @@ func (s *Server) callEvents(x *exchange, m *mcp.Message) upstream.EventStream {
 	if m.Method == mcp.MethodListen {
 		x.unlimited()
 	}
-	return newEvents(x)
+	e := newEvents(x, m)
+	e.stateless = true
+	return e
 }
 
 // Close ends the sessions, then every connection, and waits for what runs in the background. The bound is ctx.

@@ -23,7 +23,7 @@ const (
 type session struct {
 	// Set by Open, never changed.
 	server     *Server
-	initialize []byte // the client's own, for opening the session again
+	initialize *mcp.Message // the client's own, for opening the session again: its bytes and its id
 
 	settings settings // has a lock of its own
 
@@ -60,15 +60,15 @@ func (s *session) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer,
 	case in.forgotten(refused):
 		return nil, s.gone("forgot its session twice in a row", nil)
 	case refused != nil:
-		return refused.answer()
+		return refused.answer(idOf(c.Message))
 	}
 	return s.accept(ctx, in, c.Message, x)
 }
 
 // accept makes the Answer of x, and remembers what the server took that must be told again to another incarnation.
 func (s *session) accept(ctx context.Context, in *incarnation, m *mcp.Message, x *exchange) (*upstream.Answer, error) {
-	answer, err := x.answer(m, func(x *exchange, _ *mcp.Message) upstream.EventStream {
-		return s.callEvents(ctx, in, x)
+	answer, err := x.answer(m, func(x *exchange, m *mcp.Message) upstream.EventStream {
+		return s.callEvents(ctx, in, x, m)
 	})
 	switch {
 	case err != nil:
@@ -125,8 +125,8 @@ func (s *session) canceller(in *incarnation, m *mcp.Message) func() {
 }
 
 // callEvents are a call's events, resumed when they break off.
-func (s *session) callEvents(ctx context.Context, in *incarnation, x *exchange) upstream.EventStream {
-	e := newEvents(x)
+func (s *session) callEvents(ctx context.Context, in *incarnation, x *exchange, m *mcp.Message) upstream.EventStream {
+	e := newEvents(x, m)
 	e.resumption = &resumption{
 		session: s, in: in, call: ctx, cancel: x.onCancel, deadline: time.Now().Add(s.server.timeouts.Call),
 	}

@@ -75,7 +75,7 @@ func (l *legacyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		l.welcome(w, n)
 	case m.Method == mcp.MethodInitialize:
 		w.Header().Set("Mcp-Session-Id", fmt.Sprintf("session-%d", n))
-		writeJSON(w, 200, initializeResult)
+		writeJSON(w, 200, initializeResultFor(string(m.ID.Of(m.Raw))))
 	case !known:
 		writeJSON(w, 404, `{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`)
 	case l.answer != nil:
@@ -87,6 +87,11 @@ func (l *legacyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		w.WriteHeader(http.StatusMethodNotAllowed)
 	}
+}
+
+// initializeResultFor is initializeResult with another id than the client's of these tests.
+func initializeResultFor(id string) string {
+	return strings.Replace(initializeResult, `"id":0`, `"id":`+id, 1)
 }
 
 func writeJSON(w http.ResponseWriter, status int, body string) {
@@ -637,7 +642,9 @@ func TestListenOpensAForgottenSessionOnce(t *testing.T) {
 func TestClosingAServerEndsItsSessions(t *testing.T) {
 	l := newLegacyServer(t)
 	s := newServer(t, l.url, func(u *outriggerv1.Upstream) { u.Era = outriggerv1.Era_ERA_LEGACY })
-	l.answer = func(w http.ResponseWriter, r *http.Request, m *mcp.Message) { writeJSON(w, 200, result) }
+	l.answer = func(w http.ResponseWriter, r *http.Request, m *mcp.Message) {
+		writeJSON(w, 200, strings.Replace(result, `"id":1`, `"id":`+string(m.ID.Of(m.Raw)), 1))
+	}
 	if err := s.Check(testContext(t)); err != nil {
 		t.Fatal(err)
 	}

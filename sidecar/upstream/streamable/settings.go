@@ -121,6 +121,10 @@ func (s *session) restore(ctx context.Context, in *incarnation) error {
 
 // set sends one request of the sidecar's own, whose answer no client sees. Errors: the server did not grant it.
 func (s *session) set(ctx context.Context, in *incarnation, body []byte) error {
+	m, err := scanAnswer(body) // of the sidecar's, but with params that may be as deep as the client's
+	if err != nil {
+		return err
+	}
 	x, err := s.server.client.send(ctx, &request{
 		method: http.MethodPost, body: body, version: in.version, session: in.id,
 		deadline: time.Now().Add(s.server.timeouts.Handshake),
@@ -131,7 +135,7 @@ func (s *session) set(ctx context.Context, in *incarnation, body []byte) error {
 	if x.head.status >= 300 {
 		return x.refuse(fmt.Sprintf("answered %d", x.head.status))
 	}
-	response, err := x.response()
+	response, err := x.response(idOf(&m))
 	if err == nil && !isResult(response) {
 		err = errNotRestored
 	}

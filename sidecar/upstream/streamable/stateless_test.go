@@ -19,7 +19,8 @@ import (
 )
 
 func TestACallGoesOutAsItCame(t *testing.T) {
-	p := newPeer(t, always(jsonAnswer(result)))
+	const answer = `{"jsonrpc":"2.0","id":9007199254740993,"result":{}}`
+	p := newPeer(t, always(jsonAnswer(answer)))
 	s := newServer(t, p.url+"?a=b")
 	c := stateless(t, "9007199254740993", "echo", `{ "n" : 9007199254740993, "s": "é" }`)
 	c.Header.Set("Mcp-Param-Unknown", "=?base64?IGE=?=")
@@ -28,8 +29,8 @@ func TestACallGoesOutAsItCame(t *testing.T) {
 		c.Header.Set(private, "secret")
 	}
 	a, err := s.Call(testContext(t), c)
-	if got, _ := responseOf(t, a, err); got != result {
-		t.Errorf("answer %q, want %q", got, result)
+	if got, _ := responseOf(t, a, err); got != answer {
+		t.Errorf("answer %q, want %q", got, answer)
 	}
 	r, body := p.requests[0], p.bodies[0]
 	if body != string(c.Message.Raw) {
