@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"maps"
@@ -25,13 +26,13 @@ func (s *state) compose() (chosen map[key]entry, faults map[key]fault) {
 		}
 	}
 	for {
-		errs := misfits(chosen)
+		errs := s.misfits(chosen)
 		if len(errs) == 0 {
 			return chosen, faults
 		}
 		for k, reason := range errs { // each falls back, then is left out, so this ends
 			if _, ok := faults[k]; !ok {
-				faults[k] = fault{version: s.version(k), reason: s.explain(chosen[k].object, reason)}
+				faults[k] = fault{version: s.version(k), reason: reason}
 			}
 			s.fallBack(chosen, k)
 		}
@@ -55,19 +56,8 @@ func (s *state) fallBack(chosen map[key]entry, k key) {
 	}
 }
 
-// explain adds to why a binding does not fit that its upstream was refused, and why.
-func (s *state) explain(o resource.Object, reason string) string {
-	b, _ := o.(*outriggerv1.Binding)
-	for _, u := range b.GetUpstreams() {
-		if f, ok := s.refused[key{resource.TypeURL(resource.KindUpstream), u.Name}]; ok {
-			reason += fmt.Sprintf(" (Upstream/%s was refused: %s)", u.Name, f.reason)
-		}
-	}
-	return reason
-}
-
 // misfits says what is wrong with forms as a set, by resource.
-func misfits(chosen map[key]entry) map[key]string {
+func (s *state) misfits(chosen map[key]entry) map[key]string {
 	var objs []resource.Object
 	byRef := map[string]key{}
 	for _, k := range slices.SortedFunc(keysOf(chosen), key.compare) {
@@ -78,14 +68,29 @@ func misfits(chosen map[key]entry) map[key]string {
 	out := map[key]string{}
 	for _, e := range resource.ValidateSet(objs) {
 		ref, field, _ := strings.Cut(e.Path, ": ") // ValidateSet promises this form
-		reason := field + ": " + e.Message
-		if k := byRef[ref]; out[k] == "" {
+		k := byRef[ref]
+		reason := field + ": " + cmp.Or(s.upstreamRefused(chosen, k, field), e.Message)
+		if out[k] == "" {
 			out[k] = reason
 		} else {
 			out[k] += "; " + reason
 		}
 	}
 	return out
+}
+
+// upstreamRefused is why the Upstream that a binding's field names is not among the chosen forms, if it is for having
+// been refused. To the set it would look like a name that is written wrong.
+func (s *state) upstreamRefused(chosen map[key]entry, binding key, field string) string {
+	b, _ := chosen[binding].object.(*outriggerv1.Binding)
+	for i, u := range b.GetUpstreams() {
+		k := key{resource.TypeURL(resource.KindUpstream), u.Name}
+		f, refused := s.refused[k]
+		if _, ok := chosen[k]; refused && !ok && field == fmt.Sprintf("spec.upstreams[%d].name", i) {
+			return fmt.Sprintf("its Upstream %q was refused: %s", u.Name, f.reason)
+		}
+	}
+	return ""
 }
 
 // configOf is entries as a target takes them.

@@ -125,7 +125,7 @@ func TestWhatOnlyTheSidecarKnowsRefusesAResource(t *testing.T) {
 		startSidecar(t, p, target, "")
 		want := map[string]string{
 			"Upstream/c": "no credential", "Binding/b2": "port in use",
-			"Binding/b3": `spec.upstreams[0].name: no Upstream is named "c", did you mean "u"? (Upstream/c was refused: no credential)`,
+			"Binding/b3": `spec.upstreams[0].name: its Upstream "c" was refused: no credential`,
 		}
 		wantEqual(t, "refused", refusedBy(t, p.last(resource.ManifestTypeURL)), want)
 		wantEqual(t, "runs", target.runs(), []string{"Upstream/u=http://a", "Binding/b1=/1", "Binding/b2=/2"})
