@@ -282,6 +282,18 @@ func TestAWatchBeginsWithWhatHadChangedAlready(t *testing.T) {
 	})
 }
 
+func TestAWatchTellsTheRevisionOfChangesThatCameToNothing(t *testing.T) {
+	forEachBackend(t, func(t *testing.T, s *Store) {
+		before := apply(t, s, put("a", "1"))
+		apply(t, s, put("b", "2"))
+		last := apply(t, s, Write{Key: "b", Delete: true})
+		handedOut(t, s, last)
+		if b, _ := next(t, s.Watch(t.Context(), "", before)); b.Revision != last || len(b.Events) != 0 || b.Err != nil {
+			t.Errorf("got %+v, want no events at %d", b, last)
+		}
+	})
+}
+
 // TestManyWatchesThatEndAtOnceDisturbNobody is what a page of clients does that loses its network.
 func TestManyWatchesThatEndAtOnceDisturbNobody(t *testing.T) {
 	forEachBackend(t, func(t *testing.T, s *Store) {
@@ -318,6 +330,7 @@ func TestAWatchEndsWithItsContext(t *testing.T) {
 	forEachBackend(t, func(t *testing.T, s *Store) {
 		ctx, cancel := context.WithCancel(t.Context())
 		watch := s.Watch(ctx, "a/", 0)
+		next(t, watch) // what there is
 		cancel()
 		if b, ok := next(t, watch); ok {
 			t.Errorf("got %+v, want a closed channel", b)

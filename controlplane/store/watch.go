@@ -34,7 +34,8 @@ type Batch struct {
 
 // Watch sends what changes below prefix after a revision, such as one that List returned: each transaction as one
 // Batch, in order of revisions, none missed. What had changed already when Watch was called comes first, as one Batch
-// that leads to the same state: of each key only the last change, but a key that was deleted and made again has both.
+// that leads to the same state: of each key only the last change, but a key that was deleted and made again has both. It
+// may have no events, and then tells only the revision.
 //
 // The channel is closed when ctx or the Store ends, or after a Batch with an error: ErrCompacted, ErrLagging, or that
 // of a lost store. A lost connection is restored silently. Any number may watch; they share one etcd watch.
@@ -80,7 +81,7 @@ func (s *Store) read(ctx context.Context, w *watcher, after, seen int64, out cha
 	}
 }
 
-// catchUp sends what changed between two revisions, and reports whether the watch goes on.
+// catchUp sends what changed between two revisions, be it nothing, and reports whether the watch goes on.
 func (s *Store) catchUp(ctx context.Context, prefix string, from, to int64, out chan<- Batch) bool {
 	b, err := s.between(ctx, prefix, from, to)
 	switch {
@@ -89,8 +90,6 @@ func (s *Store) catchUp(ctx context.Context, prefix string, from, to int64, out 
 	case err != nil:
 		send(ctx, out, Batch{Err: fmt.Errorf("store: watch %s: %w", prefix, err)})
 		return false
-	case len(b.Events) == 0:
-		return true
 	default:
 		return send(ctx, out, b)
 	}
