@@ -138,7 +138,7 @@ func (a *API) Stop() { a.stopOnce.Do(func() { close(a.stopped) }) }
 func (a *API) health(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
 	defer cancel()
-	if _, _, err := a.store.Get(ctx, generationKey); err != nil {
+	if _, _, err := a.store.Get(ctx, GenerationKey); err != nil {
 		a.options.Log.Warn("unhealthy: the store does not answer", "error", err)
 		http.Error(w, "the store does not answer", http.StatusServiceUnavailable)
 		return

@@ -7,10 +7,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/api"
 )
 
 // adminServer serves health and metrics. The process is healthy while it answers; ready reports why it should not be
-// sent sidecars or requests yet, or any more.
+// sent sidecars or requests yet, or any more. It is kept from pages in browsers as the API is.
 func adminServer(ready func(*http.Request) error, metrics prometheus.Gatherer, profiles bool) *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) })
@@ -28,7 +30,7 @@ func adminServer(ready func(*http.Request) error, metrics prometheus.Gatherer, p
 		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	}
-	return &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
+	return &http.Server{Handler: api.Guard(mux, nil, nil), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
 }
 
 // buildInfo is a metric that tells the version.

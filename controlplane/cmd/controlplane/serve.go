@@ -46,6 +46,8 @@ type plane struct {
 	admin  *http.Server
 	failed chan error // of a server that ended by itself
 
+	delivery delivery
+
 	background sync.WaitGroup
 }
 
@@ -188,11 +190,12 @@ func (p *plane) ready(r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
 	defer cancel()
-	if _, _, err := p.store.Get(ctx, "ready"); err != nil {
+	e, _, err := p.store.Get(ctx, api.GenerationKey)
+	if err != nil {
 		p.log.Warn("not ready", "error", err)
 		return errors.New("the store does not answer")
 	}
-	return nil
+	return p.delivery.check(e.Revision, p.fleet.Revision(), time.Now())
 }
 
 // stop sends sidecars elsewhere, lets requests finish within stopTimeout, and ends every server.
