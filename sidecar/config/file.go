@@ -175,6 +175,9 @@ func (f *File) loadLocked(data []byte) error {
 		return err
 	}
 	refusals := f.o.Target.Apply(c)
+	if len(c.Bindings) == 0 {
+		f.o.Log.Warn("no Binding's selector matches this sidecar: it serves nothing", "path", f.o.Path, "labels", f.o.Labels)
+	}
 	f.left = refusals
 	f.board.update(func(s *Status) {
 		s.Source, s.Generation, s.Confirmed, s.Refused = SourceFile, c.Generation, time.Now(), refusals

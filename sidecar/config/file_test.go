@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -272,4 +273,21 @@ func gauge(t *testing.T, reg *prometheus.Registry, name string) float64 {
 	}
 	t.Fatalf("no metric is named %s", name)
 	return 0
+}
+
+func TestASidecarThatServesNothingSaysSo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sidecar.yaml")
+	write(t, path, goodFile)
+	for app, want := range map[string]bool{"x": false, "z": true} {
+		var log bytes.Buffer
+		f := NewFile(FileOptions{
+			Path: path, Labels: map[string]string{"app": app}, Target: newSeenTarget(), Log: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		if err := f.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(log.String(), "serves nothing"); got != want || want && !strings.Contains(log.String(), "app:z") {
+			t.Errorf("app=%s: log %q, want a warning with the labels: %v", app, log.String(), want)
+		}
+	}
 }

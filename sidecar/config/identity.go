@@ -354,7 +354,8 @@ func call(ctx context.Context, address string, creds credentials.TransportCreden
 		return nil, err
 	}
 	defer conn.Close()
-	return outriggerv1.NewIdentityServiceClient(conn).IssueCertificate(ctx, req)
+	resp, err := outriggerv1.NewIdentityServiceClient(conn).IssueCertificate(ctx, req)
+	return resp, advised(err)
 }
 
 // keep makes a key pair the current one, on disk too. Without the disk it is good until the sidecar restarts.

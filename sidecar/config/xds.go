@@ -122,7 +122,7 @@ func retryAfter(failures int) time.Duration {
 
 // logLost says why there is no connection, to the identity too if that is why. ABORTED is how a control plane ends a stream whose place another has taken.
 func (x *XDS) logLost(address string, err error, wait time.Duration) {
-	log := x.o.Log.With("address", address, "error", err, "retry_in", wait.Round(time.Millisecond))
+	log := x.o.Log.With("address", address, "error", advised(err), "retry_in", wait.Round(time.Millisecond))
 	if status.Code(err) == codes.Aborted {
 		log.Error("another sidecar has connected with this node id and taken over: give each its own", "node", x.o.NodeID)
 		return
@@ -299,6 +299,10 @@ func (x *XDS) handle(s adsStream, e event) error {
 // apply hands a configuration to the target.
 func (x *XDS) apply(c *Config) []Refusal {
 	refusals := x.o.Target.Apply(c)
+	if len(c.Bindings) == 0 {
+		x.o.Log.Warn("no Binding's selector matches this sidecar: it serves nothing. The control plane goes by the labels that it shows in 'rigctl sidecars'",
+			"node", x.o.NodeID)
+	}
 	for _, r := range refusals {
 		x.o.Log.Error("a resource was refused", "kind", r.Kind, "name", r.Name, "reason", r.Reason)
 	}

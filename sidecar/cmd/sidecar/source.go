@@ -55,6 +55,9 @@ type controlPlane struct {
 
 func newControlPlane(o *options, target config.Target, reg prometheus.Registerer, log *slog.Logger) (*controlPlane, error) {
 	c := &controlPlane{o: o, log: log, reg: reg, rejoinAfter: 5 * time.Minute, joined: make(chan struct{}), ended: make(chan struct{})}
+	if len(o.labels) > 0 && !o.plaintext {
+		log.Warn("--label is not looked at: the labels of this sidecar are those of the join token", "label", o.labels)
+	}
 	if o.joinTokenFile != "" {
 		if _, err := os.ReadFile(o.joinTokenFile); err != nil {
 			return nil, fmt.Errorf("--join-token-file: %w", err)
