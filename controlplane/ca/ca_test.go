@@ -457,19 +457,33 @@ func TestGuessersAreSlowedAndForgiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := newThrottle()
 		for i := range failureBurst {
-			if !th.allows("a") {
+			if !th.failed("a") {
 				t.Fatalf("refused after %d failures, want %d", i, failureBurst)
 			}
-			th.failed("a")
 		}
-		if th.allows("a") || !th.allows("b") {
-			t.Errorf("a allowed %v, b allowed %v; want only b", th.allows("a"), th.allows("b"))
+		if a, b := th.failed("a"), th.failed("b"); a || !b {
+			t.Errorf("a allowed %v, b allowed %v; want only b", a, b)
 		}
 		time.Sleep(failureEvery)
-		if !th.allows("a") {
+		if !th.failed("a") {
 			t.Errorf("still refused after %v", failureEvery)
 		}
 	})
+}
+
+func TestAGoodTokenIsNotRefusedForBadOnesOfTheSameAddress(t *testing.T) {
+	w := newWorld(t)
+	good := w.token(1)
+	bad := strings.Replace(good, strings.Split(good, "_")[2], strings.Repeat("ab", 32), 1)
+	for range failureBurst {
+		_, err := w.issue("guesser", bad, nil)
+		wantCode(t, err, codes.Unauthenticated, "unknown")
+	}
+	_, err := w.issue("guesser", bad, nil)
+	wantCode(t, err, codes.ResourceExhausted, "too many bad join tokens")
+	if _, err := w.issue("second", good, nil); err != nil {
+		t.Errorf("the good token: %v", err)
+	}
 }
 
 func TestTheThrottleRemembersABoundedNumberOfAddresses(t *testing.T) {

@@ -86,15 +86,14 @@ func (a *Authority) authorize(ctx context.Context, req *outriggerv1.IssueCertifi
 		return a.authorizeRenewal(ctx, req.NodeId)
 	}
 	host := peerHost(ctx)
-	if !a.failures.allows(host) {
-		return status.Error(codes.ResourceExhausted, "too many bad join tokens from this address: try again in a minute")
-	}
 	err := a.admit(ctx, req.NodeId, req.JoinToken, record{Key: hashKey(public), Expires: a.opts.Now().Add(a.opts.SidecarLife)})
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, errBadToken):
-		a.failures.failed(host)
+		if !a.failures.failed(host) {
+			return status.Error(codes.ResourceExhausted, "too many bad join tokens from this address: try again in a minute")
+		}
 		a.opts.Log.Warn("join refused", "node", req.NodeId, "peer", host, "error", err)
 		return status.Error(codes.Unauthenticated, err.Error())
 	case errors.Is(err, errTaken):

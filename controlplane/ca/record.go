@@ -40,6 +40,9 @@ func (a *Authority) admit(ctx context.Context, nodeID, tokenText string, r recor
 		return err
 	}
 	r.Token = id
+	if _, _, err := a.openToken(ctx, id, secret); err != nil {
+		return err // before the lock: bad tokens hold up nobody
+	}
 	a.joining.Lock()
 	defer a.joining.Unlock()
 	for range maxAttempts {

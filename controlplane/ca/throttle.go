@@ -10,8 +10,9 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Bad join tokens that one address may try: a burst, then one every few seconds. Guessing a secret is hopeless anyway;
-// this bounds what guessers cost the store and the log.
+// Bad join tokens that one address is told about: a burst, then one every few seconds. Guessing a secret is hopeless
+// anyway; this bounds what guessers write to the log. A good token is never refused for the bad ones of others behind
+// the same address.
 const (
 	failureBurst = 10
 	failureEvery = 6 * time.Second
@@ -26,17 +27,9 @@ type throttle struct {
 
 func newThrottle() *throttle { return &throttle{hosts: map[string]*rate.Limiter{}} }
 
-// allows reports whether an address may try.
-func (t *throttle) allows(host string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	l := t.hosts[host]
-	return l == nil || l.Tokens() >= 1
-}
-
-// failed counts a failure. When too many addresses are remembered, those that have recovered are forgotten, and any
-// one if none has.
-func (t *throttle) failed(host string) {
+// failed counts a failure, and reports whether the address had one left. When too many addresses are remembered, those
+// that have recovered are forgotten, and any one if none has.
+func (t *throttle) failed(host string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l := t.hosts[host]
@@ -47,7 +40,7 @@ func (t *throttle) failed(host string) {
 		l = rate.NewLimiter(rate.Every(failureEvery), failureBurst)
 		t.hosts[host] = l
 	}
-	l.Allow()
+	return l.Allow()
 }
 
 func (t *throttle) forgetLocked() {
