@@ -72,7 +72,7 @@ func (e *EventReader) Reset(r io.Reader) {
 // Next returns the next event that has data, an id or a retry time. Its slices are valid until the following call. An
 // event that the end of the stream cut off is dropped; then, and at the end, the error is the reader's: io.EOF as a rule.
 func (e *EventReader) Next() (Event, error) {
-	e.start = e.line
+	e.leaveEvent()
 	e.event.clear()
 	for e.err != ErrEventTooLarge {
 		begin, end, ok := e.nextLine()
@@ -111,7 +111,8 @@ func (e *EventReader) Ready(more func() bool) bool {
 		case e.err != nil, bytes.Contains(rest, []byte("\n\n")), !more():
 			return false // the end, or something that is not plainly a message, or nothing yet
 		}
-		e.start, e.lf = e.line, -1 // fill moves the buffer, and nothing of the last event is needed any more
+		e.leaveEvent()
+		e.lf = -1 // fill brings more behind what it stands for
 		if e.fill() != nil {
 			return false
 		}
@@ -201,8 +202,7 @@ func (e *EventReader) fill() error {
 	return e.err
 }
 
-// makeRoom leaves space to read into: by dropping what was returned, or with a larger buffer. A buffer that a large
-// event needed goes with the first read after it, whatever was read behind the event.
+// makeRoom leaves space to read into: by dropping what was returned, or with a larger buffer.
 func (e *EventReader) makeRoom() {
 	pending := e.buf[e.start:]
 	switch {
@@ -211,8 +211,6 @@ func (e *EventReader) makeRoom() {
 		if cap(e.buf) == 0 {
 			e.buf = make([]byte, 0, eventBuffer)
 		}
-	case e.start > 0 && cap(e.buf) > maxEventBuffer && len(pending) <= maxEventBuffer/2:
-		e.buf = append(make([]byte, 0, maxEventBuffer), pending...)
 	case len(e.buf) < cap(e.buf):
 		return
 	case len(pending) <= cap(e.buf)/2:
@@ -220,9 +218,24 @@ func (e *EventReader) makeRoom() {
 	default:
 		e.buf = append(make([]byte, 0, min(2*cap(e.buf), e.maxEvent+eventBuffer)), pending...)
 	}
+	e.rebase()
+}
+
+// leaveEvent makes room of the last event, which nobody needs any more. A buffer that only a large event needed is given
+// back at once, whatever was read behind the event.
+func (e *EventReader) leaveEvent() {
+	e.start = e.line
+	if rest := e.buf[e.start:]; cap(e.buf) > maxEventBuffer && len(rest) <= maxEventBuffer/2 {
+		e.buf = append(make([]byte, 0, max(eventBuffer, 2*len(rest))), rest...)
+		e.rebase()
+	}
+}
+
+// rebase follows a move of buf[start:] to the buffer's beginning.
+func (e *EventReader) rebase() {
 	e.line -= e.start
 	e.seen -= e.start
-	e.start = 0
+	e.start, e.lf = 0, -1
 }
 
 // keepSmall empties a buffer, and gives it up if a large event made it large.

@@ -139,9 +139,9 @@ func TestAnEventAboveTheLimitEndsTheStream(t *testing.T) {
 	}
 }
 
-func TestTheBufferOfALargeEventGoesWithTheNextRead(t *testing.T) {
+func TestTheBufferOfALargeEventIsGivenBackAtOnce(t *testing.T) {
 	large := "data: " + strings.Repeat("x", 5<<20) + "\n\n"
-	for _, behind := range []string{"", "data: half of the next"} { // what was read together with the large event
+	for _, behind := range []string{"data: the next", "data: the next\n\n"} { // what was read together with the large event
 		in, out := io.Pipe()
 		go func() {
 			_, _ = io.WriteString(out, large+behind)
@@ -155,10 +155,8 @@ func TestTheBufferOfALargeEventGoesWithTheNextRead(t *testing.T) {
 		if c := cap(r.buf); c > 16<<20+eventBuffer {
 			t.Errorf("a buffer of %d bytes, want no more than the limit and a read", c)
 		}
-		for {
-			if _, err := r.Next(); err != nil {
-				break
-			}
+		if _, err := r.Next(); err != nil {
+			t.Fatal(err)
 		}
 		if c := cap(r.buf); c > maxEventBuffer {
 			t.Errorf("with %q behind the event, a buffer of %d bytes is kept, want at most %d", behind, c, maxEventBuffer)
