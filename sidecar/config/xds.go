@@ -300,7 +300,7 @@ func (x *XDS) handle(s adsStream, e event) error {
 func (x *XDS) apply(c *Config) []Refusal {
 	refusals := x.o.Target.Apply(c)
 	if len(c.Bindings) == 0 {
-		x.o.Log.Warn("no Binding's selector matches this sidecar: it serves nothing. The control plane goes by the labels that it shows in 'rigctl sidecars'",
+		x.o.Log.Warn("no Binding's selector matches this sidecar: it serves nothing. The control plane knows its labels: 'rigctl sidecars -o json'",
 			"node", x.o.NodeID)
 	}
 	for _, r := range refusals {
