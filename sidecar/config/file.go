@@ -47,10 +47,10 @@ type File struct {
 	board   board
 	reloads *prometheus.CounterVec
 
-	mu      sync.Mutex // guards below, and lets one load run at a time
-	loaded  [sha256.Size]byte
-	missing bool      // whether the file could not be read after loaded was
-	left    []Refusal // what loaded left refused
+	mu         sync.Mutex // guards below, and lets one load run at a time
+	loaded     [sha256.Size]byte
+	unreadable string    // why the file could not be read after loaded was, "" if it could
+	left       []Refusal // what loaded left refused
 }
 
 // NewFile makes a source; Run starts it.
@@ -115,32 +115,34 @@ func (f *File) Reload() error {
 	defer f.mu.Unlock()
 	data, err := readFile(f.o.Path)
 	if err != nil {
-		f.missing = true
+		f.unreadable = err.Error()
 		f.refuse(err)
 		return err
 	}
 	return f.loadLocked(data)
 }
 
-// reloadIfChanged reads the file after something happened around it.
+// reloadIfChanged reads the file after something happened around it. That it still cannot be read is not said again: the
+// log may be in the same directory, and each line would lead to the next.
 func (f *File) reloadIfChanged() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	data, err := readFile(f.o.Path)
 	switch {
+	case err != nil && err.Error() == f.unreadable:
 	case err != nil:
-		f.missing = true
+		f.unreadable = err.Error()
 		f.refuse(err)
 	case sha256.Sum256(data) != f.loaded:
 		_ = f.loadLocked(data) // logged there
-	case f.missing:
+	case f.unreadable != "":
 		f.returnedLocked()
 	}
 }
 
 // returnedLocked notes that the file can be read again and says what it said before.
 func (f *File) returnedLocked() {
-	f.missing = false
+	f.unreadable = ""
 	f.board.update(func(s *Status) { s.Refused = f.left })
 	if len(f.left) == 0 {
 		f.logWhole()
@@ -167,7 +169,7 @@ func readFile(path string) ([]byte, error) {
 
 // loadLocked applies a file's content.
 func (f *File) loadLocked(data []byte) error {
-	f.loaded, f.missing = sha256.Sum256(data), false
+	f.loaded, f.unreadable = sha256.Sum256(data), ""
 	wasRefused := len(f.board.read().Refused) > 0
 	c, err := f.read(data)
 	if err != nil {

@@ -291,3 +291,26 @@ func TestASidecarThatServesNothingSaysSo(t *testing.T) {
 		}
 	}
 }
+
+func TestAFileThatStaysAwayIsRefusedOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sidecar.yaml")
+	write(t, path, goodFile)
+	var log bytes.Buffer
+	f := NewFile(FileOptions{
+		Path: path, Labels: map[string]string{"app": "x"}, Target: newSeenTarget(), Log: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	if err := f.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		f.reloadIfChanged() // as after an event, such as a line of a log beside the file
+	}
+	wantEqual(t, "lines", strings.Count(log.String(), "has a mistake"), 1)
+	if err := f.Reload(); err == nil {
+		t.Error("a file that is away was loaded")
+	}
+	wantEqual(t, "lines after SIGHUP", strings.Count(log.String(), "has a mistake"), 2)
+}
