@@ -157,6 +157,7 @@ func TestAChangedFileIsReadAgain(t *testing.T) {
 			f := newTestFile(filepath.Join(dir, "sidecar.yaml"), target)
 			run(t, f)
 			target.next(t)
+			until(t, f, "running", func(s Status) bool { return s.Generation != "" })
 			before := f.Status().Generation
 			change(t, dir, at(name))
 			target.next(t)
@@ -200,6 +201,7 @@ func TestABadChangeKeepsWhatRuns(t *testing.T) {
 	f := newTestFile(path, target)
 	run(t, f)
 	target.next(t)
+	until(t, f, "running", func(s Status) bool { return s.Generation != "" }) // the target has it before the status does
 	before := f.Status().Generation
 	write(t, path, "kind: Upstream\nname: u\nspec: {era: modern, http: {url: 'http://a'}}")
 	if err := f.Reload(); err == nil {
