@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -19,19 +20,20 @@ const (
 // ErrBusy is Begin's answer when the session has its most calls in flight.
 var ErrBusy = errors.New("too many calls in flight in this session")
 
-// call is a request in flight, and its context.
+// call is a request in flight, and its context. The session's calls are a list, the latest first: they come and go by the
+// thousand, and are looked for only when one is cancelled.
 type call struct {
 	lazyctx.Context
-	session *Session
-	id      string // the request id's token
-	older   *call  // with the same id, of a client that repeats it; guarded by the session's mu
-	grace   *time.Timer
+	session      *Session
+	id           []byte // the request id's token; the caller's memory, which outlives the call
+	grace        *time.Timer
+	older, newer *call // guarded by the session's mu
 }
 
-// Begin registers a call by its request id's token, until done is called. ctx ends with the session or by Cancel. It
-// fails with ErrBusy.
+// Begin registers a call by its request id's token, until done is called. ctx ends with the session or by Cancel. id must
+// not change before done. It fails with ErrBusy.
 func (c *Session) Begin(id []byte) (ctx context.Context, done func(), err error) {
-	k := &call{session: c, id: string(id)}
+	k := &call{session: c, id: id}
 	c.mu.Lock()
 	if c.inFlight == maxCalls {
 		c.mu.Unlock()
@@ -39,11 +41,10 @@ func (c *Session) Begin(id []byte) (ctx context.Context, done func(), err error)
 	}
 	c.inFlight++
 	c.active.Add(1)
-	if c.calls == nil {
-		c.calls = make(map[string]*call)
+	if k.older = c.latest; k.older != nil {
+		k.older.newer = k
 	}
-	k.older = c.calls[k.id]
-	c.calls[k.id] = k
+	c.latest = k
 	c.mu.Unlock()
 	if c.ctx.Err() != nil {
 		k.Context.Cancel() // the session ended, perhaps before it could see this call
@@ -56,7 +57,14 @@ func (k *call) finish() {
 	c := k.session
 	c.mu.Lock()
 	c.inFlight--
-	c.forgetCallLocked(k)
+	if k.newer != nil {
+		k.newer.older = k.older
+	} else {
+		c.latest = k.older
+	}
+	if k.older != nil {
+		k.older.newer = k.newer
+	}
 	if k.grace != nil {
 		k.grace.Stop()
 	}
@@ -66,29 +74,19 @@ func (k *call) finish() {
 	c.active.Add(-1)
 }
 
-func (c *Session) forgetCallLocked(k *call) {
-	if c.calls[k.id] != k {
-		for newer := c.calls[k.id]; newer != nil; newer = newer.older {
-			if newer.older == k {
-				newer.older = k.older
-			}
-		}
-		return
-	}
-	if k.older == nil {
-		delete(c.calls, k.id)
-	} else {
-		c.calls[k.id] = k.older
-	}
-}
-
 // Cancel gives the call with this id up, if it is in flight after a moment: the server may still answer. An id that the
 // client repeated is its latest call's.
 func (c *Session) Cancel(id []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if k := c.calls[string(id)]; k != nil && k.grace == nil {
-		k.grace = time.AfterFunc(cancelGrace, k.Context.Cancel)
+	for k := c.latest; k != nil; k = k.older {
+		if !bytes.Equal(k.id, id) {
+			continue
+		}
+		if k.grace == nil {
+			k.grace = time.AfterFunc(cancelGrace, k.Context.Cancel)
+		}
+		return
 	}
 }
 
@@ -96,9 +94,7 @@ func (c *Session) Cancel(id []byte) {
 func (c *Session) cancelCalls() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, k := range c.calls {
-		for ; k != nil; k = k.older {
-			k.Context.Cancel()
-		}
+	for k := c.latest; k != nil; k = k.older {
+		k.Context.Cancel()
 	}
 }

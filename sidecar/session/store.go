@@ -299,14 +299,14 @@ type Session struct {
 	used   atomic.Int64 // last use, Unix nanoseconds
 	active atomic.Int32 // calls in flight and attached streams
 
-	mu       sync.Mutex       // guards below and every Stream of the session
-	calls    map[string]*call // in flight, by the request id's token
-	inFlight int              // calls, those with a repeated id included
-	streams  []*Stream        // oldest first
-	numbered uint64           // streams made so far
-	kept     int              // bytes kept by streams
-	general  *Stream          // what GET reads; nil before the first
-	opening  chan struct{}    // closed when the opening of general was tried; nil while nobody tries
+	mu       sync.Mutex    // guards below and every Stream of the session
+	latest   *call         // of the calls in flight
+	inFlight int           // calls, those with a repeated id included
+	streams  []*Stream     // oldest first
+	numbered uint64        // streams made so far
+	kept     int           // bytes kept by streams
+	general  *Stream       // what GET reads; nil before the first
+	opening  chan struct{} // closed when the opening of general was tried; nil while nobody tries
 }
 
 func newSession(s *Store, up upstream.Session, version string) *Session {

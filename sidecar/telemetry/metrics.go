@@ -91,7 +91,7 @@ func NewMetrics(reg prometheus.Registerer, version string) *Metrics {
 type Binding struct {
 	metrics  *Metrics
 	name     string
-	children [2][][outcomes]atomic.Pointer[prometheus.Observer] // by era, method, outcome
+	children [3][][outcomes]atomic.Pointer[prometheus.Observer] // by eraSlot, method, outcome
 	Streams  [2]prometheus.Gauge                                // by EraIndex
 	Sessions prometheus.Gauge
 }
@@ -104,11 +104,24 @@ func EraIndex(e mcp.Era) int {
 	return 0
 }
 
+// eraSlot places an era, or none, in Binding.children.
+func eraSlot(e mcp.Era) int {
+	switch e {
+	case mcp.Legacy:
+		return 0
+	case mcp.Stateless:
+		return 1
+	}
+	return 2
+}
+
 // Binding resolves a binding's metrics.
 func (m *Metrics) Binding(name string) *Binding {
 	b := &Binding{metrics: m, name: name, Sessions: m.sessions.WithLabelValues(name)}
-	for i, era := range []mcp.Era{mcp.Legacy, mcp.Stateless} {
+	for i := range b.children {
 		b.children[i] = make([][outcomes]atomic.Pointer[prometheus.Observer], len(methods))
+	}
+	for i, era := range []mcp.Era{mcp.Legacy, mcp.Stateless} {
 		b.Streams[i] = m.streams.WithLabelValues(name, era.String())
 	}
 	return b
@@ -129,7 +142,7 @@ func (m *Metrics) Forget(name string) {
 // (TestObserveDoesNotAllocate).
 func (b *Binding) Observe(era mcp.Era, method string, o Outcome, took time.Duration) {
 	i := methodIndex[method] // 0, "other", when unknown
-	slot := &b.children[EraIndex(era)][i][o]
+	slot := &b.children[eraSlot(era)][i][o]
 	child := slot.Load()
 	if child == nil {
 		resolved := b.metrics.duration.WithLabelValues(b.name, methods[i], era.String(), o.String())

@@ -36,6 +36,17 @@ func TestStrangersCannotMakeSeries(t *testing.T) {
 	}
 }
 
+func TestACallOfNoWireIsCountedAsThat(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	b := NewMetrics(reg, "test").Binding("demo")
+	for _, era := range []mcp.Era{0, mcp.Legacy, mcp.Stateless} {
+		b.Observe(era, "tools/call", Refused, time.Second)
+	}
+	if n, err := testutil.GatherAndCount(reg, "outrigger_call_duration_seconds"); n != 3 || err != nil {
+		t.Errorf("%d series, %v; want one for each of none, legacy and stateless", n, err)
+	}
+}
+
 func TestABindingThatIsGoneLeavesNoSeries(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := NewMetrics(reg, "test")
