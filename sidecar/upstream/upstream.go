@@ -72,7 +72,7 @@ type Call struct {
 // Answer is a server's answer to a request. Exactly one of Body and Events is set, except that a notification's Answer
 // on the stateless wire has neither. The receiver closes it.
 type Answer struct {
-	// Status is the HTTP status the server gave; 200 from transports without one.
+	// Status is 200 for every success and from transports without one; with an error, the HTTP status the server gave.
 	Status int
 	// Length is Body's length in bytes, or -1 when it is not known ahead.
 	Length int64
@@ -141,7 +141,7 @@ type Error struct {
 	Kind     Kind
 	Upstream string // the resource's name
 	Detail   string // what happened, lower case
-	Status   int    // HTTP status of an answer that was no JSON-RPC; 0 when there was none
+	Status   int    // HTTP status of an answer that was refused for its body; 0 when there was none
 	Cause    error  // for the log only; may be nil
 }
 
