@@ -30,6 +30,7 @@ type options struct {
 	tlsCert     string
 	tlsKey      string
 	tlsClientCA string
+	tlsOptional bool
 
 	credentialsDir string
 	drainTimeout   time.Duration
@@ -83,6 +84,7 @@ func (o *options) flags() *flag.FlagSet {
 	f.StringVar(&o.tlsCert, "tls-cert", "", "PEM certificate chain: serve MCP over TLS")
 	f.StringVar(&o.tlsKey, "tls-key", "", "PEM key of --tls-cert")
 	f.StringVar(&o.tlsClientCA, "tls-client-ca", "", "PEM authorities: require client certificates of theirs")
+	f.BoolVar(&o.tlsOptional, "tls-client-optional", false, "with --tls-client-ca: verify a client certificate that is given, and take clients without")
 	f.StringVar(&o.credentialsDir, "credentials-dir", "", "where the files that Upstreams' credentials name are")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 20*time.Second, "how long calls may go on after SIGTERM; closing what is behind them takes up to 7s more")
 	f.BoolVar(&o.accessLog, "access-log", true, "write one line per call to standard output")
@@ -103,6 +105,8 @@ func (o *options) check() error {
 		return errors.New("--tls-cert and --tls-key go together")
 	case o.tlsClientCA != "" && o.tlsCert == "":
 		return errors.New("--tls-client-ca needs --tls-cert")
+	case o.tlsOptional && o.tlsClientCA == "":
+		return errors.New("--tls-client-optional needs --tls-client-ca")
 	case o.logFormat != "json" && o.logFormat != "text":
 		return fmt.Errorf("--log-format is json or text, not %q", o.logFormat)
 	case o.drainTimeout < 0:

@@ -32,6 +32,9 @@ func serverTLS(o *options, log *slog.Logger) (*tls.Config, error) {
 		return nil, fmt.Errorf("--tls-client-ca: %w", err)
 	}
 	c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
+	if o.tlsOptional {
+		c.ClientAuth = tls.VerifyClientCertIfGiven
+	}
 	if !c.ClientCAs.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("--tls-client-ca: %s holds no certificate", o.tlsClientCA)
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"log/slog"
@@ -75,5 +76,20 @@ func TestARenewedCertificateIsServedAndABrokenOneIsNot(t *testing.T) {
 	}
 	if got := served(t, f); got != 2 {
 		t.Errorf("after a broken renewal: serial %d, want the last good, 2", got)
+	}
+}
+
+func TestClientCertificatesAreRequiredUnlessOptional(t *testing.T) {
+	dir := t.TempDir()
+	f := &certificateFiles{cert: filepath.Join(dir, "c"), key: filepath.Join(dir, "k")}
+	writeCertificate(t, f, 1)
+	for optional, want := range map[bool]tls.ClientAuthType{
+		false: tls.RequireAndVerifyClientCert, true: tls.VerifyClientCertIfGiven,
+	} {
+		o := &options{tlsCert: f.cert, tlsKey: f.key, tlsClientCA: f.cert, tlsOptional: optional}
+		c, err := serverTLS(o, slog.New(slog.DiscardHandler))
+		if err != nil || c.ClientAuth != want || c.ClientCAs == nil {
+			t.Errorf("optional %v: %+v, %v; want %v with authorities", optional, c, err, want)
+		}
 	}
 }
