@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"os"
@@ -40,6 +41,28 @@ func (d Dialer) Dial(u *outriggerv1.Upstream) (upstream.Server, error) {
 		return stdio.New(u.GetName(), u, stdio.Options{Log: log, ClientName: "outrigger", ClientVersion: d.Version})
 	}
 	return nil, fmt.Errorf("spec: this sidecar knows no transport that it names")
+}
+
+// Outside is a digest of what Dial would read beside the resource now: the credential, and the authorities to trust.
+func (d Dialer) Outside(u *outriggerv1.Upstream) ([]byte, error) {
+	h := u.GetHttp()
+	if h == nil || u.GetCredential() == nil && h.GetCaFile() == "" {
+		return nil, nil
+	}
+	credential, err := d.credential(u.GetCredential())
+	if err != nil {
+		return nil, fmt.Errorf("spec.credential: %w", err)
+	}
+	digest := sha256.New()
+	fmt.Fprintf(digest, "%q %q ", credential.Header, credential.Value)
+	if h.GetCaFile() != "" {
+		pem, err := os.ReadFile(h.GetCaFile())
+		if err != nil {
+			return nil, fmt.Errorf("spec.http.caFile: %w", err)
+		}
+		digest.Write(pem)
+	}
+	return digest.Sum(nil), nil
 }
 
 // credential reads the value where this sidecar runs. Its errors name the place, never the value.

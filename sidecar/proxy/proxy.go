@@ -24,7 +24,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
-// Options are what a Proxy is made with. All but Access are required.
+// Options are what a Proxy is made with. All but Access and Outside are required.
 type Options struct {
 	Log     *slog.Logger
 	Metrics *telemetry.Metrics
@@ -32,6 +32,9 @@ type Options struct {
 	// Dial makes the server that an Upstream names, without reaching for it. It fails when this sidecar lacks something
 	// the resource needs, as a credential.
 	Dial func(*outriggerv1.Upstream) (upstream.Server, error)
+	// Outside is what Dial reads beside the resource, as a credential: a server is made anew when it has changed. Its
+	// errors are Dial's. Nil: nothing.
+	Outside func(*outriggerv1.Upstream) ([]byte, error)
 }
 
 // Proxy serves the endpoints of the configuration last applied.

@@ -96,6 +96,20 @@ func (p *Proxy) Check(o resource.Object) error {
 func (p *Proxy) Apply(c *config.Config) []config.Refusal {
 	p.applying.Lock()
 	defer p.applying.Unlock()
+	return p.applyLocked(c)
+}
+
+// Refresh applies what runs once more, so that what resources name without holding it, as credentials, is read again.
+func (p *Proxy) Refresh() []config.Refusal {
+	p.applying.Lock()
+	defer p.applying.Unlock()
+	if p.table.Load().generation == "" {
+		return nil // nothing runs
+	}
+	return p.applyLocked(p.Running())
+}
+
+func (p *Proxy) applyLocked(c *config.Config) []config.Refusal {
 	old := p.table.Load()
 	next := &table{
 		generation: c.Generation,
@@ -133,7 +147,7 @@ func (p *Proxy) Apply(c *config.Config) []config.Refusal {
 // compileServer keeps the running server of an unchanged resource. With an error, the server returned is the last good
 // one, or nil.
 func (p *Proxy) compileServer(u *outriggerv1.Upstream, running *server) (*server, error) {
-	hash, err := contentHash(u)
+	hash, err := p.serverHash(u)
 	if err != nil {
 		return running, err
 	}
@@ -325,6 +339,17 @@ wait:
 
 // closeTimeout bounds the orderly end of a replaced endpoint's sessions and server.
 const closeTimeout = 15 * time.Second
+
+// serverHash is over a resource and what it names without holding it, so that a credential that was replaced in its
+// place is taken up by the next configuration, or by the same one read again.
+func (p *Proxy) serverHash(u *outriggerv1.Upstream) ([sha256.Size]byte, error) {
+	hash, err := contentHash(u)
+	if err != nil || p.Outside == nil {
+		return hash, err
+	}
+	outside, err := p.Outside(u)
+	return sha256.Sum256(append(hash[:], outside...)), err
+}
 
 func contentHash(m proto.Message) ([sha256.Size]byte, error) {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)

@@ -176,7 +176,7 @@ func TestWhatWasOnDiskGoesOnWithoutAnIdentity(t *testing.T) {
 	if err := c.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	log.wait(t, regexp.MustCompile("SIGHUP ignored"))
+	log.wait(t, regexp.MustCompile("credentials are read again"))
 	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

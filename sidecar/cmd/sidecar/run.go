@@ -41,9 +41,10 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 		access = telemetry.NewAccessLog(os.Stdout)
 		defer access.Close()
 	}
+	dialer := proxy.Dialer{Log: log, CredentialsDir: o.credentialsDir, Version: buildVersion()}
 	p := proxy.New(proxy.Options{
 		Log: log, Metrics: telemetry.NewMetrics(reg, buildVersion()), Access: access,
-		Dial: proxy.Dialer{Log: log, CredentialsDir: o.credentialsDir, Version: buildVersion()}.Dial,
+		Dial: dialer.Dial, Outside: dialer.Outside,
 	})
 	src, err := newSource(o, p, reg, log)
 	if err != nil {

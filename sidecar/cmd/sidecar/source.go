@@ -15,13 +15,14 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/proxy"
 )
 
-func newSource(o *options, target config.Target, reg prometheus.Registerer, log *slog.Logger) (source, error) {
+func newSource(o *options, p *proxy.Proxy, reg prometheus.Registerer, log *slog.Logger) (source, error) {
 	if o.configFile != "" {
-		return fileSource{config.NewFile(config.FileOptions{Path: o.configFile, Labels: o.labels, Target: target, Log: log, Reg: reg}), log}, nil
+		return fileSource{config.NewFile(config.FileOptions{Path: o.configFile, Labels: o.labels, Target: p, Log: log, Reg: reg}), log}, nil
 	}
-	return newControlPlane(o, target, reg, log)
+	return newControlPlane(o, p, reg, log)
 }
 
 // fileSource is a configuration file that SIGHUP reads again.
@@ -45,6 +46,8 @@ type controlPlane struct {
 	o   *options
 	log *slog.Logger
 	reg prometheus.Registerer
+	// refresh applies what runs once more.
+	refresh func() []config.Refusal
 	// rejoinAfter is how long after a refused join the next one begins.
 	rejoinAfter time.Duration
 	joined      chan struct{} // closed when identity is set
@@ -53,8 +56,8 @@ type controlPlane struct {
 	identity *config.Identity
 }
 
-func newControlPlane(o *options, target config.Target, reg prometheus.Registerer, log *slog.Logger) (*controlPlane, error) {
-	c := &controlPlane{o: o, log: log, reg: reg, rejoinAfter: 5 * time.Minute, joined: make(chan struct{}), ended: make(chan struct{})}
+func newControlPlane(o *options, p *proxy.Proxy, reg prometheus.Registerer, log *slog.Logger) (*controlPlane, error) {
+	c := &controlPlane{o: o, log: log, reg: reg, refresh: p.Refresh, rejoinAfter: 5 * time.Minute, joined: make(chan struct{}), ended: make(chan struct{})}
 	if len(o.labels) > 0 && !o.plaintext {
 		log.Warn("--label is not looked at: the labels of this sidecar are those of the join token", "label", o.labels)
 	}
@@ -69,7 +72,7 @@ func newControlPlane(o *options, target config.Target, reg prometheus.Registerer
 	var err error
 	c.XDS, err = config.NewXDS(config.XDSOptions{
 		Addresses: o.controlPlanes, NodeID: o.nodeID, Version: buildVersion(), Labels: o.labels,
-		Credentials: c.credentials, NotAdmitted: c.notAdmitted, StateDir: o.stateDir, Target: target, Log: log, Reg: reg,
+		Credentials: c.credentials, NotAdmitted: c.notAdmitted, StateDir: o.stateDir, Target: p, Log: log, Reg: reg,
 	})
 	return c, err
 }
@@ -100,8 +103,12 @@ func (c *controlPlane) Start() error {
 	return nil
 }
 
+// Hangup reads again what this sidecar has itself, as credentials; a control plane sends its changes unasked.
 func (c *controlPlane) Hangup() {
-	c.log.Info("SIGHUP ignored: a control plane sends changes by itself")
+	c.log.Info("credentials are read again")
+	for _, r := range c.refresh() {
+		c.log.Error("not read again; what ran before goes on", "kind", r.Kind, "name", r.Name, "reason", r.Reason)
+	}
 }
 
 func (c *controlPlane) Run(ctx context.Context) error {
