@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -167,16 +169,26 @@ func writeSidecars(w io.Writer, format string, sidecars []*outriggerv1.Sidecar) 
 }
 
 func sidecarRows(sidecars []*outriggerv1.Sidecar) [][]string {
-	rows := [][]string{{"ID", "CONNECTED", "FOR", "VERSION", "GENERATION", "RUNNING", "REFUSED", "BEHIND"}}
+	rows := [][]string{{"ID", "CONNECTED", "FOR", "VERSION", "GENERATION", "RUNNING", "REFUSED", "BEHIND", "LABELS"}}
 	for _, s := range sidecars {
 		count := map[outriggerv1.State]int32{}
 		for _, r := range s.Resources {
 			count[r.State]++
 		}
 		rows = append(rows, []string{s.Id, strconv.FormatBool(s.Connected), since(s.Since.AsTime()), s.Version, generationWord(s, count),
-			number(count[outriggerv1.State_STATE_RUNNING]), number(count[outriggerv1.State_STATE_REFUSED]), number(count[outriggerv1.State_STATE_BEHIND])})
+			number(count[outriggerv1.State_STATE_RUNNING]), number(count[outriggerv1.State_STATE_REFUSED]), number(count[outriggerv1.State_STATE_BEHIND]),
+			labelList(s.Labels)})
 	}
 	return rows
+}
+
+// labelList is labels as selectors match them, in order.
+func labelList(labels map[string]string) string {
+	var list []string
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		list = append(list, key+"="+labels[key])
+	}
+	return strings.Join(list, ",")
 }
 
 // generationWord tells how a sidecar's generation stands to the one it should run: current; partial, when it runs all
