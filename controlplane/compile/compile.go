@@ -106,18 +106,6 @@ func (c *Compiled) index() {
 // Revision is the store revision that was compiled.
 func (c *Compiled) Revision() int64 { return c.revision }
 
-// Selected returns the selectors of which a sidecar must match one to run the resource: a binding's own, or those of
-// the bindings that name an upstream. It is empty for what no sidecar can run.
-func (c *Compiled) Selected(kind, name string) []*outriggerv1.Selector {
-	var selectors []*outriggerv1.Selector
-	for _, b := range c.bindings {
-		if kind == "Binding" && b.encoded.Name == name || kind == "Upstream" && slices.Contains(b.upstreams, name) {
-			selectors = append(selectors, b.selector)
-		}
-	}
-	return selectors
-}
-
 // encode marshals a resource and names its version after the bytes.
 func encode(o resource.Object) *Encoded {
 	value := marshal(o)

@@ -175,21 +175,6 @@ func TestAMissingUpstreamIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestSelectedReturnsEverySelectorThatLeadsToAResource(t *testing.T) {
-	c := Compile(load(t, fleet), 1)
-	for ref, want := range map[[2]string]int{
-		{"Binding", "sky"}:      1,
-		{"Upstream", "weather"}: 2,
-		{"Upstream", "files"}:   1,
-		{"Binding", "nothing"}:  0,
-		{"Upstream", "sky"}:     0,
-	} {
-		if got := c.Selected(ref[0], ref[1]); len(got) != want {
-			t.Errorf("Selected(%s, %s) = %v, want %d", ref[0], ref[1], got, want)
-		}
-	}
-}
-
 // TestAViewIsWhatSelectorsSay compares views with every binding tried, over random selectors and labels.
 func TestAViewIsWhatSelectorsSay(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))

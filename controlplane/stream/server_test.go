@@ -352,6 +352,14 @@ func bound(name, upstream, app string) *outriggerv1.Binding {
 	}
 }
 
+// compiledFor waits until a sidecar with this app label would get something.
+func (p *plane) compiledFor(app string) {
+	p.t.Helper()
+	eventually(p.t, "configuration for "+app, func() bool {
+		return len(p.Server.compiled.Load().View("any", map[string]string{"app": app}).Resources) > 0
+	})
+}
+
 // claim is a node as plaintext mode believes it.
 func claim(id string, labels map[string]any) *core.Node {
 	m, err := structpb.NewStruct(map[string]any{"labels": labels})
@@ -366,7 +374,7 @@ func TestASidecarGetsItsViewOverMTLSAndReconnectsForNothing(t *testing.T) {
 	p.apply(httpUpstream("weather", "http://127.0.0.1/1"), httpUpstream("other", "http://127.0.0.1/1"),
 		bound("demo", "weather", "demo"), bound("not-mine", "other", "else"))
 	conn := p.join("team/demo-1", map[string]string{"app": "demo"})
-	eventually(t, "status of demo", func() bool { return p.Server.compiled.Load().Selected("Binding", "demo") != nil })
+	p.compiledFor("demo")
 
 	self := claim("team/demo-1", map[string]any{"app": "else"})
 	self.UserAgentVersionType = &core.Node_UserAgentVersion{UserAgentVersion: "v1.2.3"}
@@ -667,7 +675,7 @@ func TestAnUnreadableEntryLeavesWhatRan(t *testing.T) {
 	p := newPlane(t)
 	p.apply(httpUpstream("u", "http://127.0.0.1/1"), bound("b", "u", "demo"))
 	conn := p.join("n", map[string]string{"app": "demo"})
-	eventually(t, "configuration", func() bool { return p.compiled.Load().Selected("Binding", "b") != nil })
+	p.compiledFor("demo")
 	s := connect(t, conn, nil).subscribe(nil)
 	s.settle()
 	if _, err := p.store.Apply(t.Context(), []store.Write{
