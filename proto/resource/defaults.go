@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -53,6 +54,43 @@ func fillUpstream(u *outriggerv1.Upstream) {
 	if c := u.Credential; c != nil {
 		fill(&c.Header, "Authorization")
 	}
+	fillBridge(u)
+	fillCare(u)
+}
+
+func fillBridge(u *outriggerv1.Upstream) {
+	if u.Bridge == nil {
+		u.Bridge = &outriggerv1.Bridge{}
+	}
+	b := u.Bridge
+	if b.Enabled == nil {
+		b.Enabled = proto.Bool(true)
+	}
+	fill(&b.MaxSessions, 1000)
+	fillDuration(&b.SessionIdle, 5*time.Minute)
+	fill(&b.MaxHeldCalls, 1000)
+	fillDuration(&b.HeldTimeout, 5*time.Minute)
+	fill(&b.MaxRounds, 10)
+}
+
+// fillCare fills in what spares a server: concurrency, health and retries.
+func fillCare(u *outriggerv1.Upstream) {
+	if u.Concurrency == nil {
+		u.Concurrency = &outriggerv1.Concurrency{}
+	}
+	fill(&u.Concurrency.MaxCalls, 1000)
+	fill(&u.Concurrency.MaxWaiting, 1000)
+	fillDuration(&u.Concurrency.MaxWait, 5*time.Second)
+	if u.Health == nil {
+		u.Health = &outriggerv1.Health{}
+	}
+	fill(&u.Health.Failures, 5)
+	fillDuration(&u.Health.RetryAfter, time.Second)
+	fillDuration(&u.Health.Interval, 10*time.Second)
+	if u.Retry == nil {
+		u.Retry = &outriggerv1.Retry{}
+	}
+	fill(&u.Retry.BudgetPercent, 20)
 }
 
 func fillBinding(b *outriggerv1.Binding) {
@@ -73,6 +111,31 @@ func fillBinding(b *outriggerv1.Binding) {
 		b.AccessLog = proto.Bool(true)
 	}
 	fillDuration(&b.KeepAlive, 15*time.Second)
+	fillFederation(b)
+}
+
+// fillFederation fills in how several upstreams are offered as one.
+func fillFederation(b *outriggerv1.Binding) {
+	for _, u := range b.Upstreams {
+		fill(&u.Prefix, strings.ReplaceAll(u.GetName(), ".", "-"))
+	}
+	if b.Names == nil {
+		b.Names = &outriggerv1.Names{}
+	}
+	if len(b.Upstreams) > 1 {
+		fill(&b.Names.Prefix, outriggerv1.Prefix_PREFIX_ALWAYS)
+	}
+	fill(&b.Names.Prefix, outriggerv1.Prefix_PREFIX_NEVER)
+	fill(&b.Names.MaxLength, 64)
+	if b.Lists == nil {
+		b.Lists = &outriggerv1.Lists{}
+	}
+	fill(&b.Lists.PageSize, 1000)
+	fill(&b.Lists.MaxPages, 100)
+	fillDuration(&b.Lists.Timeout, 5*time.Second)
+	fillDuration(&b.Lists.Ttl, time.Minute)
+	fillDuration(&b.Lists.Stale, 10*time.Minute)
+	fill(&b.PartialFailure, outriggerv1.PartialFailure_PARTIAL_FAILURE_SERVE)
 }
 
 func fill[T comparable](field *T, value T) {

@@ -24,6 +24,10 @@ spec:
     unixSocket: /run/weather.sock
     ca_file: /etc/ca.pem
     maxIdleConnections: 7
+  bridge: {enabled: false, maxSessions: 3, sessionIdle: 1m, maxHeldCalls: 4, heldTimeout: 2m, maxRounds: 5}
+  concurrency: {maxCalls: 8, maxWaiting: 9, maxWait: 1s}
+  health: {failures: 2, retryAfter: 3s, interval: -1s}
+  retry: {attempts: 1, budgetPercent: 10}
   era: stateless
   timeouts: {connect: 1s, handshake: 2.5s, call: 1m30s}
   credential: {header: X-Key, prefix: "Bearer ", env: OUTRIGGER_CREDENTIAL_WEATHER}
@@ -39,6 +43,16 @@ spec:
     stopGrace: 500ms
     maxMessageBytes: 1048576
 ---
+kind: Upstream
+name: many
+spec:
+  http: {url: "http://a:1/mcp", moreUrls: ["http://b:1/mcp"]}
+---
+kind: Upstream
+name: old
+spec:
+  sse: {url: "https://old.example/sse", caFile: /etc/ca.pem}
+---
 kind: Binding
 name: demo
 revision: 12
@@ -46,7 +60,10 @@ status: {running: 3}
 spec:
   selector: {matchLabels: {app: weather}}
   path: /weather
-  upstreams: [{name: weather}]
+  upstreams: [{name: weather, prefix: sky}]
+  names: {prefix: on_conflict, maxLength: 40, anyCharacters: true}
+  lists: {pageSize: 10, maxPages: 20, timeout: 1s, ttl: 2s, stale: 3s}
+  partialFailure: refuse
   hosts: [weather.example, 127.0.0.1, "[::1]"]
   origins: ["https://app.example", "http://localhost:6274"]
   limits: {maxBodyBytes: 1000, maxDepth: 9, readTimeout: 3s}
@@ -66,10 +83,10 @@ func mustLoad(t *testing.T, text string) []Object {
 
 func TestAFullDocumentIsReadCompletely(t *testing.T) {
 	objs := mustLoad(t, full)
-	if len(objs) != 3 {
-		t.Fatalf("%d objects, want 3", len(objs))
+	if len(objs) != 5 {
+		t.Fatalf("%d objects, want 5", len(objs))
 	}
-	b := objs[2].(*outriggerv1.Binding)
+	b := objs[4].(*outriggerv1.Binding)
 	if b.Path != "/weather" || b.KeepAlive.Seconds != 20 || b.AccessLog == nil || *b.AccessLog || b.Selector.MatchLabels["app"] != "weather" {
 		t.Errorf("binding: %v", b)
 	}
@@ -133,10 +150,10 @@ func TestMistakesInSpecs(t *testing.T) {
 	rows := []struct{ text, want string }{
 		// Form.
 		{upstreamDoc("{htpp: {url: 'http://h'}}"), `Upstream/a: spec.htpp: unknown field, did you mean "http"?`},
-		{upstreamDoc("{zzzzzzz: 1}"), `Upstream/a: spec.zzzzzzz: unknown field, expected http, stdio, era, timeouts or credential`},
+		{upstreamDoc("{zzzzzzz: 1}"), `Upstream/a: spec.zzzzzzz: unknown field, expected http, stdio, sse, era, timeouts, credential, bridge, concurrency, health or retry`},
 		{upstreamDoc("{http: 7}"), `Upstream/a: spec.http: expected a mapping, got 7`},
 		{upstreamDoc("{name: b}"), `Upstream/a: spec.name: a resource's name stands beside its spec, not in it`},
-		{upstreamDoc("{http: {url: 'http://h'}, stdio: {command: [x]}}"), `Upstream/a: spec.stdio: http is set already, expected only one of http, stdio`},
+		{upstreamDoc("{http: {url: 'http://h'}, stdio: {command: [x]}}"), `Upstream/a: spec.stdio: http is set already, expected only one of http, stdio, sse`},
 		{upstreamDoc("{http: {url: 'http://h', caFile: a, ca_file: b}}"), `Upstream/a: spec.http.ca_file: the same field as caFile`},
 		{upstreamDoc("{era: modern}"), `Upstream/a: spec.era: expected auto, legacy or stateless, got "modern"`},
 		{upstreamDoc("{timeouts: {call: 30}}"), `Upstream/a: spec.timeouts.call: expected a duration such as "30s" or "1m30s", got 30`},
@@ -148,7 +165,7 @@ func TestMistakesInSpecs(t *testing.T) {
 		{upstreamDoc("{stdio: {command: [x], maxMessageBytes: 1.5}}"), `Upstream/a: spec.stdio.maxMessageBytes: expected a whole number from 0 (in quotes above 2^53), got 1.5`},
 		{bindingDoc("accessLog: sometimes"), `Binding/demo: spec.accessLog: expected true or false, got "sometimes"`},
 		// Meaning, upstreams.
-		{upstreamDoc("{}"), `Upstream/a: spec: no transport, expected exactly one of http and stdio`},
+		{upstreamDoc("{}"), `Upstream/a: spec: no transport, expected exactly one of http, stdio and sse`},
 		{upstreamDoc("{http: {url: 'ftp://x'}}"), `Upstream/a: spec.http.url: "ftp://x" is not an absolute http(s) URL`},
 		{upstreamDoc("{http: {url: 'http:///x'}}"), `Upstream/a: spec.http.url: "http:///x" is not an absolute http(s) URL`},
 		{upstreamDoc("{http: {url: 'http://u:p@h/x'}}"), `Upstream/a: spec.http.url: must not carry a user or password, expected a credential`},
@@ -158,6 +175,11 @@ func TestMistakesInSpecs(t *testing.T) {
 		{upstreamDoc("{stdio: {}}"), `Upstream/a: spec.stdio.command: required: the program and its arguments, such as ["server", "--verbose"]`},
 		{upstreamDoc("{stdio: {command: [x], env: {A-B: x}}}"), `Upstream/a: spec.stdio.env.A-B: "A-B" is not the name of an environment variable`},
 		{upstreamDoc("{timeouts: {call: -1s}}"), `Upstream/a: spec.timeouts.call: -1s is negative, expected at least 0`},
+		{upstreamDoc("{sse: {url: 'http://h', caFile: /a.pem}}"), `Upstream/a: spec.sse.caFile: of no use with an http URL, expected https`},
+		{upstreamDoc("{http: {url: 'http://h', unixSocket: /a, moreUrls: ['http://i']}}"), `Upstream/a: spec.http.moreUrls: of no use with unixSocket, which is dialed for every URL`},
+		{upstreamDoc("{http: {url: 'http://h', moreUrls: ['i']}}"), `Upstream/a: spec.http.moreUrls[0]: "i" is not an absolute http(s) URL`},
+		{upstreamDoc("{health: {interval: 1ms}}"), `Upstream/a: spec.health.interval: 1ms, expected at least 1s`},
+		{upstreamDoc("{retry: {attempts: 6}}"), `Upstream/a: spec.retry.attempts: 6, expected 1 to 5`},
 		{upstreamDoc("{timeouts: {call: 25h}}"), `Upstream/a: spec.timeouts.call: 25h0m0s, expected at most 24h`},
 		{upstreamDoc("{credential: {}}"), `Upstream/a: spec.credential: no source, expected exactly one of env and file`},
 		{upstreamDoc("{credential: {env: HOME}}"), `Upstream/a: spec.credential.env: "HOME", expected a variable whose name begins with OUTRIGGER_CREDENTIAL_`},
@@ -177,6 +199,8 @@ func TestMistakesInSpecs(t *testing.T) {
 		{bindingDoc("origins: ['https://a.example/']"), `Binding/demo: spec.origins[0]: "https://a.example/" is not an origin, such as https://app.example or http://localhost:6274`},
 		{bindingDoc("origins: ['https://a.example:443']"), `Binding/demo: spec.origins[0]: "https://a.example:443" is not an origin, such as https://app.example or http://localhost:6274`},
 		{bindingDoc("limits: {maxBodyBytes: 1073741825}"), `Binding/demo: spec.limits.maxBodyBytes: 1073741825 bytes, expected at most 1073741824 (1 GiB)`},
+		{bindingDoc("names: {maxLength: 31}"), `Binding/demo: spec.names.maxLength: 31, expected 32 to 128`},
+		{bindingDoc("partialFailure: maybe"), `Binding/demo: spec.partialFailure: expected serve or refuse, got "maybe"`},
 		{bindingDoc("limits: {maxDepth: 10001}"), `Binding/demo: spec.limits.maxDepth: 10001, expected at most 10000`},
 		{bindingDoc("selector: {matchLabels: {'a b': c}}"), `Binding/demo: spec.selector.matchLabels.a b: "a b" is not a label's key: expected 1 to 63 of letters, digits and . _ / -`},
 		{"kind: Upstream\nname: A", `Upstream/A: name: "A" is not a name: expected at most 63 lower-case letters, digits, '-' and '.', each part beginning and ending with a letter or digit`},
@@ -205,7 +229,7 @@ func TestAMistakeOfFormHidesNoOther(t *testing.T) {
 	}{
 		{"in one resource", "kind: Upstream\nname: A\nspec: {zzzzzzz: 1, http: {url: 'ftp://x'}, timeouts: {call: 30, connect: 25h}}", []string{
 			`t: Upstream/A: spec.timeouts.call: expected a duration such as "30s" or "1m30s", got 30`,
-			`t: Upstream/A: spec.zzzzzzz: unknown field, expected http, stdio, era, timeouts or credential`,
+			`t: Upstream/A: spec.zzzzzzz: unknown field, expected http, stdio, sse, era, timeouts, credential, bridge, concurrency, health or retry`,
 			`t: Upstream/A: name: "A" ` + noName,
 			`t: Upstream/A: spec.http.url: "ftp://x" is not an absolute http(s) URL`,
 			`t: Upstream/A: spec.timeouts.connect: 25h0m0s, expected at most 24h`,
@@ -216,7 +240,7 @@ func TestAMistakeOfFormHidesNoOther(t *testing.T) {
 		}},
 		{"without a name", "kind: Upstream\nspec: {http: {url: 'ftp://x'}, zzzzzzz: 1}", []string{
 			`t: resources[0]: name: required`,
-			`t: resources[0]: spec.zzzzzzz: unknown field, expected http, stdio, era, timeouts or credential`,
+			`t: resources[0]: spec.zzzzzzz: unknown field, expected http, stdio, sse, era, timeouts, credential, bridge, concurrency, health or retry`,
 			`t: resources[0]: spec.http.url: "ftp://x" is not an absolute http(s) URL`,
 		}},
 		{"of an unknown kind", "kind: Gadget\nname: A\nlabels: {'a b': c}", []string{
@@ -225,7 +249,7 @@ func TestAMistakeOfFormHidesNoOther(t *testing.T) {
 			`t: Gadget/A: labels.a b: "a b" is not a label's key: expected 1 to 63 of letters, digits and . _ / -`,
 		}},
 		{"to what is elsewhere", "kind: Binding\nname: b\nspec: {selector: {}, zzzzzzz: 1, upstreams: [{name: gone}]}", []string{
-			`t: Binding/b: spec.zzzzzzz: unknown field, expected selector, path, upstreams, hosts, origins, limits, session, accessLog or keepAlive`,
+			`t: Binding/b: spec.zzzzzzz: unknown field, expected selector, path, upstreams, hosts, origins, limits, session, accessLog, keepAlive, names, lists or partialFailure`,
 			`t: Binding/b: spec.upstreams[0].name: no Upstream is named "gone"`,
 		}},
 		{"in a list", bindingDoc("selector: {}, upstreams: [{name: a}], hosts: [7, 'a:80']"), []string{
@@ -334,6 +358,25 @@ func TestNamesAreUniqueWithinAKind(t *testing.T) {
 	}
 }
 
+func TestPrefixesThatCanGiveOneNameAreRefused(t *testing.T) {
+	for _, r := range []struct {
+		a, b string
+		ok   bool
+	}{
+		{"a", "b", true}, {"a", "ab", true}, {"", "", true}, {"a", "", true},
+		{"a", "a", false}, {"a", "a_b", false}, {"a_b", "a", false}, {"a_", "b", false}, {"x y", "b", false},
+	} {
+		b := &outriggerv1.Binding{Name: "b", Selector: &outriggerv1.Selector{}, Upstreams: []*outriggerv1.UpstreamReference{
+			{Name: "one", Prefix: r.a}, {Name: "two", Prefix: r.b},
+		}}
+		var v validator
+		v.federation(b)
+		if got := len(v.errs) == 0; got != r.ok {
+			t.Errorf("prefixes %q and %q: %v, want accepted: %v", r.a, r.b, v.errs, r.ok)
+		}
+	}
+}
+
 func TestASelectorNeedsEveryLabel(t *testing.T) {
 	labels := map[string]string{"app": "x", "tier": "1"}
 	rows := []struct {
@@ -366,7 +409,8 @@ func TestDefaultsFillOnlyWhatIsLeftOut(t *testing.T) {
 		t.Error("the original was changed")
 	}
 	for _, o := range mustLoad(t, full) {
-		if got := WithDefaults(o); o.GetName() != "files" && !proto.Equal(got, o) {
+		isFull := o.GetName() == "weather" || o.GetName() == "demo"
+		if got := WithDefaults(o); isFull && !proto.Equal(got, o) {
 			t.Errorf("a full object was changed\n got %v\nwant %v", got, o)
 		}
 	}

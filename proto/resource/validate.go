@@ -35,6 +35,7 @@ const (
 	maxTimeout     = 24 * time.Hour
 	maxIdleTimeout = 30 * 24 * time.Hour
 	minKeepAlive   = 10 * time.Millisecond
+	maxEndpoints   = 63
 )
 
 var (
@@ -43,6 +44,7 @@ var (
 	pathPattern   = regexp.MustCompile(`^/[A-Za-z0-9._~/-]*$`)
 	hostPattern   = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*$`)
 	schemePattern = regexp.MustCompile(`^[a-z][a-z0-9+.-]*$`)
+	prefixPattern = regexp.MustCompile(`^[A-Za-z0-9_-]{0,23}[A-Za-z0-9-]$`)
 	envPattern    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
@@ -86,8 +88,11 @@ func (v *validator) upstream(u *outriggerv1.Upstream) {
 		v.http(t.Http)
 	case *outriggerv1.Upstream_Stdio:
 		v.stdio(t.Stdio)
+	case *outriggerv1.Upstream_Sse:
+		scheme := v.url("spec.sse.url", t.Sse.GetUrl())
+		v.caFile("spec.sse.caFile", t.Sse.GetCaFile(), scheme)
 	default:
-		v.errs.addf("spec", "no transport, expected exactly one of http and stdio")
+		v.errs.addf("spec", "no transport, expected exactly one of http, stdio and sse")
 	}
 	v.check(outriggerv1.Era_name[int32(u.Era)] != "", "spec.era", "%d is not an era that this version knows", u.Era)
 	v.duration("spec.timeouts.connect", u.Timeouts.GetConnect(), 0, maxTimeout)
@@ -97,6 +102,32 @@ func (v *validator) upstream(u *outriggerv1.Upstream) {
 		v.credential(u.Credential)
 		v.check(u.GetStdio() == nil, "spec.credential", "a stdio server takes no header; give it what it needs in stdio.env")
 	}
+	v.care(u)
+}
+
+// care checks what spares a server, and what is kept for translation.
+func (v *validator) care(u *outriggerv1.Upstream) {
+	b, c, h := u.GetBridge(), u.GetConcurrency(), u.GetHealth()
+	v.number("spec.bridge.maxSessions", b.GetMaxSessions(), 0, maxSessions)
+	v.duration("spec.bridge.sessionIdle", b.GetSessionIdle(), 0, maxIdleTimeout)
+	v.number("spec.bridge.maxHeldCalls", b.GetMaxHeldCalls(), 0, maxSessions)
+	v.duration("spec.bridge.heldTimeout", b.GetHeldTimeout(), 0, maxTimeout)
+	v.number("spec.bridge.maxRounds", b.GetMaxRounds(), 0, 1000)
+	v.number("spec.concurrency.maxCalls", c.GetMaxCalls(), 0, maxSessions)
+	v.number("spec.concurrency.maxWaiting", c.GetMaxWaiting(), 0, maxSessions)
+	v.duration("spec.concurrency.maxWait", c.GetMaxWait(), 0, maxTimeout)
+	v.number("spec.health.failures", h.GetFailures(), 0, 10_000)
+	v.duration("spec.health.retryAfter", h.GetRetryAfter(), 0, time.Minute)
+	if h.GetInterval().AsDuration() >= 0 { // negative: never
+		v.duration("spec.health.interval", h.GetInterval(), time.Second, maxTimeout)
+	}
+	v.number("spec.retry.attempts", u.GetRetry().GetAttempts(), 0, 5)
+	v.number("spec.retry.budgetPercent", u.GetRetry().GetBudgetPercent(), 0, 100)
+}
+
+// number checks one that is set: 0 takes the default, anything else is within its bounds.
+func (v *validator) number(path string, n, least, most uint32) {
+	v.check(n == 0 || n >= least && n <= most, path, "%d, expected %d to %d", n, max(1, least), most)
 }
 
 func (v *validator) http(t *outriggerv1.HTTPTransport) {
@@ -105,11 +136,22 @@ func (v *validator) http(t *outriggerv1.HTTPTransport) {
 		v.check(path.IsAbs(s) && noNUL(s), "spec.http.unixSocket", "%s is not an absolute path", quote(s))
 		v.check(len(s) <= maxSocketPath, "spec.http.unixSocket", "%d bytes, expected at most %d", len(s), maxSocketPath)
 	}
-	if s := t.GetCaFile(); s != "" {
-		v.check(noNUL(s), "spec.http.caFile", "%s is not a file's path", quote(s))
-		v.check(scheme != "http", "spec.http.caFile", "of no use with an http URL, expected https")
+	v.caFile("spec.http.caFile", t.GetCaFile(), scheme)
+	v.check(len(t.GetMoreUrls()) <= maxEndpoints, "spec.http.moreUrls", "%d given, expected at most %d", len(t.GetMoreUrls()), maxEndpoints)
+	v.check(len(t.GetMoreUrls()) == 0 || t.GetUnixSocket() == "", "spec.http.moreUrls", "of no use with unixSocket, which is dialed for every URL")
+	for i, s := range t.GetMoreUrls() {
+		v.url(fmt.Sprintf("spec.http.moreUrls[%d]", i), s)
 	}
 	v.check(t.GetMaxIdleConnections() <= maxIdle, "spec.http.maxIdleConnections", "%d, expected at most %d", t.GetMaxIdleConnections(), maxIdle)
+}
+
+// caFile checks a file of authorities for a server with this scheme.
+func (v *validator) caFile(at, s, scheme string) {
+	if s == "" {
+		return
+	}
+	v.check(noNUL(s), at, "%s is not a file's path", quote(s))
+	v.check(scheme != "http", at, "of no use with an http URL, expected https")
 }
 
 // url checks an endpoint's URL and returns its scheme.
@@ -199,6 +241,33 @@ func (v *validator) binding(b *outriggerv1.Binding) {
 	v.check(b.Session.GetMaxSessions() <= maxSessions, "spec.session.maxSessions", "%d, expected at most %d", b.Session.GetMaxSessions(), maxSessions)
 	v.bytes("spec.session.replayBytes", b.Session.GetReplayBytes())
 	v.duration("spec.keepAlive", b.KeepAlive, minKeepAlive, maxTimeout)
+	v.federation(b)
+}
+
+// federation checks how several upstreams are offered as one.
+func (v *validator) federation(b *outriggerv1.Binding) {
+	for i, u := range b.Upstreams {
+		at := fmt.Sprintf("spec.upstreams[%d]", i)
+		p := u.GetPrefix()
+		v.check(p == "" || prefixPattern.MatchString(p), at+".prefix", "%s, expected 1 to 24 letters, digits, '_' and '-', the last one not '_'", quote(p))
+		for j, other := range b.Upstreams[:i] {
+			v.check(u.GetName() != other.GetName() || u.GetName() == "", at+".name", "%s is already spec.upstreams[%d]", quote(u.GetName()), j)
+			v.check(!ambiguous(p, other.GetPrefix()), at+".prefix", "%s and %s of spec.upstreams[%d] can give two tools the same name", quote(p), quote(other.GetPrefix()), j)
+		}
+	}
+	v.check(outriggerv1.Prefix_name[int32(b.GetNames().GetPrefix())] != "", "spec.names.prefix", "%d is not a way of naming that this version knows", b.GetNames().GetPrefix())
+	v.number("spec.names.maxLength", b.GetNames().GetMaxLength(), 32, 128)
+	v.number("spec.lists.pageSize", b.GetLists().GetPageSize(), 0, 100_000)
+	v.number("spec.lists.maxPages", b.GetLists().GetMaxPages(), 0, 10_000)
+	v.duration("spec.lists.timeout", b.GetLists().GetTimeout(), 0, maxTimeout)
+	v.duration("spec.lists.ttl", b.GetLists().GetTtl(), 0, maxTimeout)
+	v.duration("spec.lists.stale", b.GetLists().GetStale(), 0, maxIdleTimeout)
+	v.check(outriggerv1.PartialFailure_name[int32(b.GetPartialFailure())] != "", "spec.partialFailure", "%d is not a choice that this version knows", b.GetPartialFailure())
+}
+
+// ambiguous reports whether a name with one prefix may be a name with the other.
+func ambiguous(a, b string) bool {
+	return a != "" && b != "" && (strings.HasPrefix(a+"_", b+"_") || strings.HasPrefix(b+"_", a+"_"))
 }
 
 // path checks a binding's path. It is also a pattern's and a label's text, so its letters are few.

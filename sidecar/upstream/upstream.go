@@ -67,6 +67,8 @@ type Call struct {
 	// Header is the client's request header, for the MCP headers that travel on (Mcp-Method, Mcp-Name, Mcp-Param-*,
 	// MCP-Protocol-Version) and Accept. May be nil. Never changed.
 	Header http.Header
+	// Principal is who calls, as the sidecar knows it: what is kept for one is never another's. Empty: nobody known.
+	Principal string
 }
 
 // Answer is a server's answer to a request. Exactly one of Body and Events is set, except that a notification's Answer

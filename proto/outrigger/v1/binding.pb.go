@@ -27,6 +27,115 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Prefix says which names of tools and prompts begin with their upstream's prefix. In YAML and JSON: always, on-conflict,
+// never.
+type Prefix int32
+
+const (
+	// ALWAYS with several upstreams, NEVER with one.
+	Prefix_PREFIX_UNSPECIFIED Prefix = 0
+	Prefix_PREFIX_ALWAYS      Prefix = 1
+	// Only names that an upstream named earlier has too. Such a name changes when that upstream gains or loses it.
+	Prefix_PREFIX_ON_CONFLICT Prefix = 2
+	// A name that an upstream named earlier has too is left out, and reported.
+	Prefix_PREFIX_NEVER Prefix = 3
+)
+
+// Enum value maps for Prefix.
+var (
+	Prefix_name = map[int32]string{
+		0: "PREFIX_UNSPECIFIED",
+		1: "PREFIX_ALWAYS",
+		2: "PREFIX_ON_CONFLICT",
+		3: "PREFIX_NEVER",
+	}
+	Prefix_value = map[string]int32{
+		"PREFIX_UNSPECIFIED": 0,
+		"PREFIX_ALWAYS":      1,
+		"PREFIX_ON_CONFLICT": 2,
+		"PREFIX_NEVER":       3,
+	}
+)
+
+func (x Prefix) Enum() *Prefix {
+	p := new(Prefix)
+	*p = x
+	return p
+}
+
+func (x Prefix) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Prefix) Descriptor() protoreflect.EnumDescriptor {
+	return file_outrigger_v1_binding_proto_enumTypes[0].Descriptor()
+}
+
+func (Prefix) Type() protoreflect.EnumType {
+	return &file_outrigger_v1_binding_proto_enumTypes[0]
+}
+
+func (x Prefix) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Prefix.Descriptor instead.
+func (Prefix) EnumDescriptor() ([]byte, []int) {
+	return file_outrigger_v1_binding_proto_rawDescGZIP(), []int{0}
+}
+
+// PartialFailure is what a list is when an upstream cannot give its part.
+type PartialFailure int32
+
+const (
+	// The same as SERVE.
+	PartialFailure_PARTIAL_FAILURE_UNSPECIFIED PartialFailure = 0
+	PartialFailure_PARTIAL_FAILURE_SERVE       PartialFailure = 1
+	// The list fails.
+	PartialFailure_PARTIAL_FAILURE_REFUSE PartialFailure = 2
+)
+
+// Enum value maps for PartialFailure.
+var (
+	PartialFailure_name = map[int32]string{
+		0: "PARTIAL_FAILURE_UNSPECIFIED",
+		1: "PARTIAL_FAILURE_SERVE",
+		2: "PARTIAL_FAILURE_REFUSE",
+	}
+	PartialFailure_value = map[string]int32{
+		"PARTIAL_FAILURE_UNSPECIFIED": 0,
+		"PARTIAL_FAILURE_SERVE":       1,
+		"PARTIAL_FAILURE_REFUSE":      2,
+	}
+)
+
+func (x PartialFailure) Enum() *PartialFailure {
+	p := new(PartialFailure)
+	*p = x
+	return p
+}
+
+func (x PartialFailure) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PartialFailure) Descriptor() protoreflect.EnumDescriptor {
+	return file_outrigger_v1_binding_proto_enumTypes[1].Descriptor()
+}
+
+func (PartialFailure) Type() protoreflect.EnumType {
+	return &file_outrigger_v1_binding_proto_enumTypes[1]
+}
+
+func (x PartialFailure) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PartialFailure.Descriptor instead.
+func (PartialFailure) EnumDescriptor() ([]byte, []int) {
+	return file_outrigger_v1_binding_proto_rawDescGZIP(), []int{1}
+}
+
 // Binding is one MCP endpoint on the sidecars that its selector matches. Its spec in YAML or JSON has these fields
 // without `name`.
 type Binding struct {
@@ -37,7 +146,8 @@ type Binding struct {
 	Selector *Selector `protobuf:"bytes,2,opt,name=selector,proto3" json:"selector,omitempty"`
 	// The endpoint's path, unique among the bindings of a sidecar. Default /mcp.
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
-	// Required: the Upstreams to expose. Exactly one.
+	// Required: the Upstreams to expose, at most 64. Several are offered as one server; where two have a resource of the same
+	// URI, or a tool or prompt of the same name, the one named first has it.
 	Upstreams []*UpstreamReference `protobuf:"bytes,4,rep,name=upstreams,proto3" json:"upstreams,omitempty"`
 	// Host header values accepted, without port. Default: on a loopback connection localhost and loopback addresses (all
 	// of 127.0.0.0/8, and [::1]); elsewhere any. With a list, only it (and on a loopback connection those).
@@ -50,9 +160,16 @@ type Binding struct {
 	// Whether each call writes an access line. Default true.
 	AccessLog *bool `protobuf:"varint,9,opt,name=access_log,json=accessLog,proto3,oneof" json:"access_log,omitempty"`
 	// A comment is sent on a stream that was quiet for this long. Default 15s.
-	KeepAlive     *durationpb.Duration `protobuf:"bytes,10,opt,name=keep_alive,json=keepAlive,proto3" json:"keep_alive,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	KeepAlive *durationpb.Duration `protobuf:"bytes,10,opt,name=keep_alive,json=keepAlive,proto3" json:"keep_alive,omitempty"`
+	// How the tools and prompts of several upstreams are named. Defaults are given at each field.
+	Names *Names `protobuf:"bytes,11,opt,name=names,proto3" json:"names,omitempty"`
+	// How the lists of several upstreams are made into one. Defaults are given at each field.
+	Lists *Lists `protobuf:"bytes,12,opt,name=lists,proto3" json:"lists,omitempty"`
+	// What a list is when an upstream cannot give its part: in YAML and JSON serve, refuse. Default serve: the answer has
+	// what there is and says in _meta["dev.outrigger/partialFailure"] what is missing.
+	PartialFailure PartialFailure `protobuf:"varint,13,opt,name=partial_failure,json=partialFailure,proto3,enum=outrigger.v1.PartialFailure" json:"partial_failure,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Binding) Reset() {
@@ -155,6 +272,27 @@ func (x *Binding) GetKeepAlive() *durationpb.Duration {
 	return nil
 }
 
+func (x *Binding) GetNames() *Names {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *Binding) GetLists() *Lists {
+	if x != nil {
+		return x.Lists
+	}
+	return nil
+}
+
+func (x *Binding) GetPartialFailure() PartialFailure {
+	if x != nil {
+		return x.PartialFailure
+	}
+	return PartialFailure_PARTIAL_FAILURE_UNSPECIFIED
+}
+
 // Selector matches a sidecar that has every one of these labels; an empty selector matches every sidecar.
 type Selector struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -204,7 +342,10 @@ func (x *Selector) GetMatchLabels() map[string]string {
 type UpstreamReference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
-	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What stands before the names of its tools and prompts, followed by "_", where names have prefixes. Default: the
+	// upstream's name with "." as "-".
+	Prefix        string `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -246,6 +387,159 @@ func (x *UpstreamReference) GetName() string {
 	return ""
 }
 
+func (x *UpstreamReference) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+// Names says how the tools and prompts of several upstreams are named. Zero takes the default.
+type Names struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Prefix Prefix                 `protobuf:"varint,1,opt,name=prefix,proto3,enum=outrigger.v1.Prefix" json:"prefix,omitempty"`
+	// Longest name. One that is longer ends in a hash of the whole instead. Default 64, at least 32, at most 128.
+	MaxLength uint32 `protobuf:"varint,2,opt,name=max_length,json=maxLength,proto3" json:"max_length,omitempty"`
+	// Whether names may have other characters than letters, digits, "_" and "-" after a prefix. Default false: they are
+	// replaced by "-", and the name ends in a hash.
+	AnyCharacters bool `protobuf:"varint,3,opt,name=any_characters,json=anyCharacters,proto3" json:"any_characters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Names) Reset() {
+	*x = Names{}
+	mi := &file_outrigger_v1_binding_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Names) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Names) ProtoMessage() {}
+
+func (x *Names) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_binding_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Names.ProtoReflect.Descriptor instead.
+func (*Names) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_binding_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Names) GetPrefix() Prefix {
+	if x != nil {
+		return x.Prefix
+	}
+	return Prefix_PREFIX_UNSPECIFIED
+}
+
+func (x *Names) GetMaxLength() uint32 {
+	if x != nil {
+		return x.MaxLength
+	}
+	return 0
+}
+
+func (x *Names) GetAnyCharacters() bool {
+	if x != nil {
+		return x.AnyCharacters
+	}
+	return false
+}
+
+// Lists says how the lists of several upstreams are made into one. Zero takes the default.
+type Lists struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Entries on a page for clients. Default 1000.
+	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// Pages taken from an upstream; what comes after them is left out, and reported. Default 100.
+	MaxPages uint32 `protobuf:"varint,2,opt,name=max_pages,json=maxPages,proto3" json:"max_pages,omitempty"`
+	// How long an upstream may take for its whole list. Default 5s.
+	Timeout *durationpb.Duration `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// How long a list is kept that the upstream gave no time for. A list_changed ends it at once. Default 1m.
+	Ttl *durationpb.Duration `protobuf:"bytes,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	// How long beyond that an upstream's last list is served while it cannot give a new one. Default 10m.
+	Stale         *durationpb.Duration `protobuf:"bytes,5,opt,name=stale,proto3" json:"stale,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lists) Reset() {
+	*x = Lists{}
+	mi := &file_outrigger_v1_binding_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lists) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lists) ProtoMessage() {}
+
+func (x *Lists) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_binding_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lists.ProtoReflect.Descriptor instead.
+func (*Lists) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_binding_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Lists) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *Lists) GetMaxPages() uint32 {
+	if x != nil {
+		return x.MaxPages
+	}
+	return 0
+}
+
+func (x *Lists) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+func (x *Lists) GetTtl() *durationpb.Duration {
+	if x != nil {
+		return x.Ttl
+	}
+	return nil
+}
+
+func (x *Lists) GetStale() *durationpb.Duration {
+	if x != nil {
+		return x.Stale
+	}
+	return nil
+}
+
 // Limits bound what one request may be. Zero takes the default.
 type Limits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -261,7 +555,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_outrigger_v1_binding_proto_msgTypes[3]
+	mi := &file_outrigger_v1_binding_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -273,7 +567,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_outrigger_v1_binding_proto_msgTypes[3]
+	mi := &file_outrigger_v1_binding_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -286,7 +580,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_outrigger_v1_binding_proto_rawDescGZIP(), []int{3}
+	return file_outrigger_v1_binding_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Limits) GetMaxBodyBytes() uint64 {
@@ -326,7 +620,7 @@ type SessionSettings struct {
 
 func (x *SessionSettings) Reset() {
 	*x = SessionSettings{}
-	mi := &file_outrigger_v1_binding_proto_msgTypes[4]
+	mi := &file_outrigger_v1_binding_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -338,7 +632,7 @@ func (x *SessionSettings) String() string {
 func (*SessionSettings) ProtoMessage() {}
 
 func (x *SessionSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_outrigger_v1_binding_proto_msgTypes[4]
+	mi := &file_outrigger_v1_binding_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -351,7 +645,7 @@ func (x *SessionSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionSettings.ProtoReflect.Descriptor instead.
 func (*SessionSettings) Descriptor() ([]byte, []int) {
-	return file_outrigger_v1_binding_proto_rawDescGZIP(), []int{4}
+	return file_outrigger_v1_binding_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SessionSettings) GetIdleTimeout() *durationpb.Duration {
@@ -379,7 +673,7 @@ var File_outrigger_v1_binding_proto protoreflect.FileDescriptor
 
 const file_outrigger_v1_binding_proto_rawDesc = "" +
 	"\n" +
-	"\x1aoutrigger/v1/binding.proto\x12\foutrigger.v1\x1a\x1egoogle/protobuf/duration.proto\"\xa8\x03\n" +
+	"\x1aoutrigger/v1/binding.proto\x12\foutrigger.v1\x1a\x1egoogle/protobuf/duration.proto\"\xc5\x04\n" +
 	"\aBinding\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x122\n" +
 	"\bselector\x18\x02 \x01(\v2\x16.outrigger.v1.SelectorR\bselector\x12\x12\n" +
@@ -393,15 +687,30 @@ const file_outrigger_v1_binding_proto_rawDesc = "" +
 	"access_log\x18\t \x01(\bH\x00R\taccessLog\x88\x01\x01\x128\n" +
 	"\n" +
 	"keep_alive\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\tkeepAliveB\r\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\tkeepAlive\x12)\n" +
+	"\x05names\x18\v \x01(\v2\x13.outrigger.v1.NamesR\x05names\x12)\n" +
+	"\x05lists\x18\f \x01(\v2\x13.outrigger.v1.ListsR\x05lists\x12E\n" +
+	"\x0fpartial_failure\x18\r \x01(\x0e2\x1c.outrigger.v1.PartialFailureR\x0epartialFailureB\r\n" +
 	"\v_access_log\"\x96\x01\n" +
 	"\bSelector\x12J\n" +
 	"\fmatch_labels\x18\x01 \x03(\v2'.outrigger.v1.Selector.MatchLabelsEntryR\vmatchLabels\x1a>\n" +
 	"\x10MatchLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"'\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"?\n" +
 	"\x11UpstreamReference\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x89\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06prefix\x18\x02 \x01(\tR\x06prefix\"{\n" +
+	"\x05Names\x12,\n" +
+	"\x06prefix\x18\x01 \x01(\x0e2\x14.outrigger.v1.PrefixR\x06prefix\x12\x1d\n" +
+	"\n" +
+	"max_length\x18\x02 \x01(\rR\tmaxLength\x12%\n" +
+	"\x0eany_characters\x18\x03 \x01(\bR\ranyCharacters\"\xd4\x01\n" +
+	"\x05Lists\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1b\n" +
+	"\tmax_pages\x18\x02 \x01(\rR\bmaxPages\x123\n" +
+	"\atimeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12+\n" +
+	"\x03ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12/\n" +
+	"\x05stale\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05stale\"\x89\x01\n" +
 	"\x06Limits\x12$\n" +
 	"\x0emax_body_bytes\x18\x01 \x01(\x04R\fmaxBodyBytes\x12\x1b\n" +
 	"\tmax_depth\x18\x02 \x01(\rR\bmaxDepth\x12<\n" +
@@ -409,7 +718,16 @@ const file_outrigger_v1_binding_proto_rawDesc = "" +
 	"\x0fSessionSettings\x12<\n" +
 	"\fidle_timeout\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\vidleTimeout\x12!\n" +
 	"\fmax_sessions\x18\x02 \x01(\rR\vmaxSessions\x12!\n" +
-	"\freplay_bytes\x18\x03 \x01(\x04R\vreplayBytesBDZBgithub.com/outrigger-mesh/outrigger/proto/outrigger/v1;outriggerv1b\x06proto3"
+	"\freplay_bytes\x18\x03 \x01(\x04R\vreplayBytes*]\n" +
+	"\x06Prefix\x12\x16\n" +
+	"\x12PREFIX_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rPREFIX_ALWAYS\x10\x01\x12\x16\n" +
+	"\x12PREFIX_ON_CONFLICT\x10\x02\x12\x10\n" +
+	"\fPREFIX_NEVER\x10\x03*h\n" +
+	"\x0ePartialFailure\x12\x1f\n" +
+	"\x1bPARTIAL_FAILURE_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15PARTIAL_FAILURE_SERVE\x10\x01\x12\x1a\n" +
+	"\x16PARTIAL_FAILURE_REFUSE\x10\x02BDZBgithub.com/outrigger-mesh/outrigger/proto/outrigger/v1;outriggerv1b\x06proto3"
 
 var (
 	file_outrigger_v1_binding_proto_rawDescOnce sync.Once
@@ -423,30 +741,42 @@ func file_outrigger_v1_binding_proto_rawDescGZIP() []byte {
 	return file_outrigger_v1_binding_proto_rawDescData
 }
 
-var file_outrigger_v1_binding_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_outrigger_v1_binding_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_outrigger_v1_binding_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_outrigger_v1_binding_proto_goTypes = []any{
-	(*Binding)(nil),             // 0: outrigger.v1.Binding
-	(*Selector)(nil),            // 1: outrigger.v1.Selector
-	(*UpstreamReference)(nil),   // 2: outrigger.v1.UpstreamReference
-	(*Limits)(nil),              // 3: outrigger.v1.Limits
-	(*SessionSettings)(nil),     // 4: outrigger.v1.SessionSettings
-	nil,                         // 5: outrigger.v1.Selector.MatchLabelsEntry
-	(*durationpb.Duration)(nil), // 6: google.protobuf.Duration
+	(Prefix)(0),                 // 0: outrigger.v1.Prefix
+	(PartialFailure)(0),         // 1: outrigger.v1.PartialFailure
+	(*Binding)(nil),             // 2: outrigger.v1.Binding
+	(*Selector)(nil),            // 3: outrigger.v1.Selector
+	(*UpstreamReference)(nil),   // 4: outrigger.v1.UpstreamReference
+	(*Names)(nil),               // 5: outrigger.v1.Names
+	(*Lists)(nil),               // 6: outrigger.v1.Lists
+	(*Limits)(nil),              // 7: outrigger.v1.Limits
+	(*SessionSettings)(nil),     // 8: outrigger.v1.SessionSettings
+	nil,                         // 9: outrigger.v1.Selector.MatchLabelsEntry
+	(*durationpb.Duration)(nil), // 10: google.protobuf.Duration
 }
 var file_outrigger_v1_binding_proto_depIdxs = []int32{
-	1, // 0: outrigger.v1.Binding.selector:type_name -> outrigger.v1.Selector
-	2, // 1: outrigger.v1.Binding.upstreams:type_name -> outrigger.v1.UpstreamReference
-	3, // 2: outrigger.v1.Binding.limits:type_name -> outrigger.v1.Limits
-	4, // 3: outrigger.v1.Binding.session:type_name -> outrigger.v1.SessionSettings
-	6, // 4: outrigger.v1.Binding.keep_alive:type_name -> google.protobuf.Duration
-	5, // 5: outrigger.v1.Selector.match_labels:type_name -> outrigger.v1.Selector.MatchLabelsEntry
-	6, // 6: outrigger.v1.Limits.read_timeout:type_name -> google.protobuf.Duration
-	6, // 7: outrigger.v1.SessionSettings.idle_timeout:type_name -> google.protobuf.Duration
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	3,  // 0: outrigger.v1.Binding.selector:type_name -> outrigger.v1.Selector
+	4,  // 1: outrigger.v1.Binding.upstreams:type_name -> outrigger.v1.UpstreamReference
+	7,  // 2: outrigger.v1.Binding.limits:type_name -> outrigger.v1.Limits
+	8,  // 3: outrigger.v1.Binding.session:type_name -> outrigger.v1.SessionSettings
+	10, // 4: outrigger.v1.Binding.keep_alive:type_name -> google.protobuf.Duration
+	5,  // 5: outrigger.v1.Binding.names:type_name -> outrigger.v1.Names
+	6,  // 6: outrigger.v1.Binding.lists:type_name -> outrigger.v1.Lists
+	1,  // 7: outrigger.v1.Binding.partial_failure:type_name -> outrigger.v1.PartialFailure
+	9,  // 8: outrigger.v1.Selector.match_labels:type_name -> outrigger.v1.Selector.MatchLabelsEntry
+	0,  // 9: outrigger.v1.Names.prefix:type_name -> outrigger.v1.Prefix
+	10, // 10: outrigger.v1.Lists.timeout:type_name -> google.protobuf.Duration
+	10, // 11: outrigger.v1.Lists.ttl:type_name -> google.protobuf.Duration
+	10, // 12: outrigger.v1.Lists.stale:type_name -> google.protobuf.Duration
+	10, // 13: outrigger.v1.Limits.read_timeout:type_name -> google.protobuf.Duration
+	10, // 14: outrigger.v1.SessionSettings.idle_timeout:type_name -> google.protobuf.Duration
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_outrigger_v1_binding_proto_init() }
@@ -460,13 +790,14 @@ func file_outrigger_v1_binding_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_outrigger_v1_binding_proto_rawDesc), len(file_outrigger_v1_binding_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   6,
+			NumEnums:      2,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_outrigger_v1_binding_proto_goTypes,
 		DependencyIndexes: file_outrigger_v1_binding_proto_depIdxs,
+		EnumInfos:         file_outrigger_v1_binding_proto_enumTypes,
 		MessageInfos:      file_outrigger_v1_binding_proto_msgTypes,
 	}.Build()
 	File_outrigger_v1_binding_proto = out.File

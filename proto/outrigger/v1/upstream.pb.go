@@ -149,13 +149,22 @@ type Upstream struct {
 	//
 	//	*Upstream_Http
 	//	*Upstream_Stdio
+	//	*Upstream_Sse
 	Transport isUpstream_Transport `protobuf_oneof:"transport"`
 	// Which wires the server speaks. Default: auto, found by asking it (MCP 2026-07-28, basic/versioning).
 	Era Era `protobuf:"varint,4,opt,name=era,proto3,enum=outrigger.v1.Era" json:"era,omitempty"`
 	// Defaults are given at each field.
 	Timeouts *Timeouts `protobuf:"bytes,5,opt,name=timeouts,proto3" json:"timeouts,omitempty"`
 	// What the sidecar presents to the server. Default: nothing. The client's own Authorization never goes there.
-	Credential    *Credential `protobuf:"bytes,6,opt,name=credential,proto3" json:"credential,omitempty"`
+	Credential *Credential `protobuf:"bytes,6,opt,name=credential,proto3" json:"credential,omitempty"`
+	// How clients of the wire that the server does not speak are served. Defaults are given at each field.
+	Bridge *Bridge `protobuf:"bytes,8,opt,name=bridge,proto3" json:"bridge,omitempty"`
+	// How many calls the server gets at once. Defaults are given at each field.
+	Concurrency *Concurrency `protobuf:"bytes,9,opt,name=concurrency,proto3" json:"concurrency,omitempty"`
+	// When the server, or one of its endpoints, is left alone for a while. Defaults are given at each field.
+	Health *Health `protobuf:"bytes,10,opt,name=health,proto3" json:"health,omitempty"`
+	// What is sent again after a failure. Default: nothing, but for what certainly did not happen.
+	Retry         *Retry `protobuf:"bytes,11,opt,name=retry,proto3" json:"retry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -222,6 +231,15 @@ func (x *Upstream) GetStdio() *StdioTransport {
 	return nil
 }
 
+func (x *Upstream) GetSse() *SSETransport {
+	if x != nil {
+		if x, ok := x.Transport.(*Upstream_Sse); ok {
+			return x.Sse
+		}
+	}
+	return nil
+}
+
 func (x *Upstream) GetEra() Era {
 	if x != nil {
 		return x.Era
@@ -243,6 +261,34 @@ func (x *Upstream) GetCredential() *Credential {
 	return nil
 }
 
+func (x *Upstream) GetBridge() *Bridge {
+	if x != nil {
+		return x.Bridge
+	}
+	return nil
+}
+
+func (x *Upstream) GetConcurrency() *Concurrency {
+	if x != nil {
+		return x.Concurrency
+	}
+	return nil
+}
+
+func (x *Upstream) GetHealth() *Health {
+	if x != nil {
+		return x.Health
+	}
+	return nil
+}
+
+func (x *Upstream) GetRetry() *Retry {
+	if x != nil {
+		return x.Retry
+	}
+	return nil
+}
+
 type isUpstream_Transport interface {
 	isUpstream_Transport()
 }
@@ -255,9 +301,15 @@ type Upstream_Stdio struct {
 	Stdio *StdioTransport `protobuf:"bytes,3,opt,name=stdio,proto3,oneof"`
 }
 
+type Upstream_Sse struct {
+	Sse *SSETransport `protobuf:"bytes,7,opt,name=sse,proto3,oneof"`
+}
+
 func (*Upstream_Http) isUpstream_Transport() {}
 
 func (*Upstream_Stdio) isUpstream_Transport() {}
+
+func (*Upstream_Sse) isUpstream_Transport() {}
 
 // HTTPTransport is MCP's Streamable HTTP.
 type HTTPTransport struct {
@@ -268,10 +320,13 @@ type HTTPTransport struct {
 	UnixSocket string `protobuf:"bytes,2,opt,name=unix_socket,json=unixSocket,proto3" json:"unix_socket,omitempty"`
 	// PEM file with the authorities to trust for https in place of the system's. Default: the system's.
 	CaFile string `protobuf:"bytes,3,opt,name=ca_file,json=caFile,proto3" json:"ca_file,omitempty"`
-	// Most connections kept open while unused. Default 128.
+	// Most connections kept open while unused, for each endpoint. Default 128.
 	MaxIdleConnections uint32 `protobuf:"varint,4,opt,name=max_idle_connections,json=maxIdleConnections,proto3" json:"max_idle_connections,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// More URLs of the same server: calls go to the endpoint with the fewest in flight, `url` among them; a legacy session
+	// stays with the one that opened it. Default: none. Not together with unix_socket.
+	MoreUrls      []string `protobuf:"bytes,5,rep,name=more_urls,json=moreUrls,proto3" json:"more_urls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HTTPTransport) Reset() {
@@ -332,6 +387,68 @@ func (x *HTTPTransport) GetMaxIdleConnections() uint32 {
 	return 0
 }
 
+func (x *HTTPTransport) GetMoreUrls() []string {
+	if x != nil {
+		return x.MoreUrls
+	}
+	return nil
+}
+
+// SSETransport is HTTP+SSE of MCP 2024-11-05, which later versions deprecate. Such servers have sessions.
+type SSETransport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required: an absolute http or https URL, whose GET answers with the event stream.
+	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	// PEM file with the authorities to trust for https in place of the system's. Default: the system's.
+	CaFile        string `protobuf:"bytes,2,opt,name=ca_file,json=caFile,proto3" json:"ca_file,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SSETransport) Reset() {
+	*x = SSETransport{}
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SSETransport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SSETransport) ProtoMessage() {}
+
+func (x *SSETransport) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SSETransport.ProtoReflect.Descriptor instead.
+func (*SSETransport) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *SSETransport) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *SSETransport) GetCaFile() string {
+	if x != nil {
+		return x.CaFile
+	}
+	return ""
+}
+
 // StdioTransport is a process that the sidecar starts and speaks with over its standard input and output.
 type StdioTransport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -354,7 +471,7 @@ type StdioTransport struct {
 
 func (x *StdioTransport) Reset() {
 	*x = StdioTransport{}
-	mi := &file_outrigger_v1_upstream_proto_msgTypes[2]
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -366,7 +483,7 @@ func (x *StdioTransport) String() string {
 func (*StdioTransport) ProtoMessage() {}
 
 func (x *StdioTransport) ProtoReflect() protoreflect.Message {
-	mi := &file_outrigger_v1_upstream_proto_msgTypes[2]
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -379,7 +496,7 @@ func (x *StdioTransport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StdioTransport.ProtoReflect.Descriptor instead.
 func (*StdioTransport) Descriptor() ([]byte, []int) {
-	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{2}
+	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *StdioTransport) GetCommand() []string {
@@ -439,7 +556,7 @@ type Timeouts struct {
 
 func (x *Timeouts) Reset() {
 	*x = Timeouts{}
-	mi := &file_outrigger_v1_upstream_proto_msgTypes[3]
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -451,7 +568,7 @@ func (x *Timeouts) String() string {
 func (*Timeouts) ProtoMessage() {}
 
 func (x *Timeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_outrigger_v1_upstream_proto_msgTypes[3]
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -464,7 +581,7 @@ func (x *Timeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeouts.ProtoReflect.Descriptor instead.
 func (*Timeouts) Descriptor() ([]byte, []int) {
-	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{3}
+	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Timeouts) GetConnect() *durationpb.Duration {
@@ -508,7 +625,7 @@ type Credential struct {
 
 func (x *Credential) Reset() {
 	*x = Credential{}
-	mi := &file_outrigger_v1_upstream_proto_msgTypes[4]
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -520,7 +637,7 @@ func (x *Credential) String() string {
 func (*Credential) ProtoMessage() {}
 
 func (x *Credential) ProtoReflect() protoreflect.Message {
-	mi := &file_outrigger_v1_upstream_proto_msgTypes[4]
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -533,7 +650,7 @@ func (x *Credential) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credential.ProtoReflect.Descriptor instead.
 func (*Credential) Descriptor() ([]byte, []int) {
-	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{4}
+	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Credential) GetHeader() string {
@@ -593,27 +710,318 @@ func (*Credential_Env) isCredential_Source() {}
 
 func (*Credential_File) isCredential_Source() {}
 
+// Bridge says how clients of the wire that a server does not speak are served, and bounds what that keeps. Zero takes the
+// default.
+type Bridge struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether they are served at all. When not, they are told which versions the server speaks. Default true.
+	Enabled *bool `protobuf:"varint,1,opt,name=enabled,proto3,oneof" json:"enabled,omitempty"`
+	// Sessions kept with a legacy server for stateless clients: one for each principal and set of declared capabilities.
+	// When full, the longest unused one ends; with none, calls are refused. Default 1000.
+	MaxSessions uint32 `protobuf:"varint,2,opt,name=max_sessions,json=maxSessions,proto3" json:"max_sessions,omitempty"`
+	// Such a session ends when it was unused for this long. Default 5m.
+	SessionIdle *durationpb.Duration `protobuf:"bytes,3,opt,name=session_idle,json=sessionIdle,proto3" json:"session_idle,omitempty"`
+	// Calls of stateless clients held open at a legacy server while their client finds answers to what it asked; beyond
+	// it, a call that asks is cancelled and fails. Default 1000.
+	MaxHeldCalls uint32 `protobuf:"varint,4,opt,name=max_held_calls,json=maxHeldCalls,proto3" json:"max_held_calls,omitempty"`
+	// How long such a call is held for its client to come back. Then it is cancelled. Default 5m.
+	HeldTimeout *durationpb.Duration `protobuf:"bytes,5,opt,name=held_timeout,json=heldTimeout,proto3" json:"held_timeout,omitempty"`
+	// How often one call may ask its client. Default 10.
+	MaxRounds     uint32 `protobuf:"varint,6,opt,name=max_rounds,json=maxRounds,proto3" json:"max_rounds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Bridge) Reset() {
+	*x = Bridge{}
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Bridge) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Bridge) ProtoMessage() {}
+
+func (x *Bridge) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Bridge.ProtoReflect.Descriptor instead.
+func (*Bridge) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Bridge) GetEnabled() bool {
+	if x != nil && x.Enabled != nil {
+		return *x.Enabled
+	}
+	return false
+}
+
+func (x *Bridge) GetMaxSessions() uint32 {
+	if x != nil {
+		return x.MaxSessions
+	}
+	return 0
+}
+
+func (x *Bridge) GetSessionIdle() *durationpb.Duration {
+	if x != nil {
+		return x.SessionIdle
+	}
+	return nil
+}
+
+func (x *Bridge) GetMaxHeldCalls() uint32 {
+	if x != nil {
+		return x.MaxHeldCalls
+	}
+	return 0
+}
+
+func (x *Bridge) GetHeldTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.HeldTimeout
+	}
+	return nil
+}
+
+func (x *Bridge) GetMaxRounds() uint32 {
+	if x != nil {
+		return x.MaxRounds
+	}
+	return 0
+}
+
+// Concurrency bounds the calls in flight at a server, on each sidecar. Listens and GET streams do not count. Zero takes
+// the default.
+type Concurrency struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default 1000.
+	MaxCalls uint32 `protobuf:"varint,1,opt,name=max_calls,json=maxCalls,proto3" json:"max_calls,omitempty"`
+	// Calls that wait for a place, in the order they came. Beyond it they are refused at once. Default 1000.
+	MaxWaiting uint32 `protobuf:"varint,2,opt,name=max_waiting,json=maxWaiting,proto3" json:"max_waiting,omitempty"`
+	// How long a call waits before it is refused. Default 5s.
+	MaxWait       *durationpb.Duration `protobuf:"bytes,3,opt,name=max_wait,json=maxWait,proto3" json:"max_wait,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Concurrency) Reset() {
+	*x = Concurrency{}
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Concurrency) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Concurrency) ProtoMessage() {}
+
+func (x *Concurrency) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Concurrency.ProtoReflect.Descriptor instead.
+func (*Concurrency) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Concurrency) GetMaxCalls() uint32 {
+	if x != nil {
+		return x.MaxCalls
+	}
+	return 0
+}
+
+func (x *Concurrency) GetMaxWaiting() uint32 {
+	if x != nil {
+		return x.MaxWaiting
+	}
+	return 0
+}
+
+func (x *Concurrency) GetMaxWait() *durationpb.Duration {
+	if x != nil {
+		return x.MaxWait
+	}
+	return nil
+}
+
+// Health says when a server, or each endpoint of one, is left alone. Only faults of its own count: connections refused or
+// lost, time-outs, 5xx and answers that are not MCP; a client that cancels and an answer of 4xx do not. Zero takes the
+// default.
+type Health struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Faults in a row after which calls fail at once. Default 5.
+	Failures uint32 `protobuf:"varint,1,opt,name=failures,proto3" json:"failures,omitempty"`
+	// How long until one call may try again; doubled each time it fails, up to a minute. Default 1s.
+	RetryAfter *durationpb.Duration `protobuf:"bytes,2,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	// How often a true handshake is made while no call shows how the server is. Default 10s; negative: never.
+	Interval      *durationpb.Duration `protobuf:"bytes,3,opt,name=interval,proto3" json:"interval,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Health) Reset() {
+	*x = Health{}
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Health) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Health) ProtoMessage() {}
+
+func (x *Health) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Health.ProtoReflect.Descriptor instead.
+func (*Health) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Health) GetFailures() uint32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *Health) GetRetryAfter() *durationpb.Duration {
+	if x != nil {
+		return x.RetryAfter
+	}
+	return nil
+}
+
+func (x *Health) GetInterval() *durationpb.Duration {
+	if x != nil {
+		return x.Interval
+	}
+	return nil
+}
+
+// Retry says what is sent once more. What certainly did not reach the server always is. Zero takes the default.
+type Retry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Further attempts for calls that may have happened: lists, reads and prompts, and tools that declare idempotentHint or
+	// readOnlyHint. Default 0, at most 5.
+	Attempts uint32 `protobuf:"varint,1,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	// Most retries as a share of the calls, in percent, over ten seconds. Default 20.
+	BudgetPercent uint32 `protobuf:"varint,2,opt,name=budget_percent,json=budgetPercent,proto3" json:"budget_percent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Retry) Reset() {
+	*x = Retry{}
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Retry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Retry) ProtoMessage() {}
+
+func (x *Retry) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Retry.ProtoReflect.Descriptor instead.
+func (*Retry) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Retry) GetAttempts() uint32 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
+}
+
+func (x *Retry) GetBudgetPercent() uint32 {
+	if x != nil {
+		return x.BudgetPercent
+	}
+	return 0
+}
+
 var File_outrigger_v1_upstream_proto protoreflect.FileDescriptor
 
 const file_outrigger_v1_upstream_proto_rawDesc = "" +
 	"\n" +
-	"\x1boutrigger/v1/upstream.proto\x12\foutrigger.v1\x1a\x1egoogle/protobuf/duration.proto\"\xa7\x02\n" +
+	"\x1boutrigger/v1/upstream.proto\x12\foutrigger.v1\x1a\x1egoogle/protobuf/duration.proto\"\x9b\x04\n" +
 	"\bUpstream\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x121\n" +
 	"\x04http\x18\x02 \x01(\v2\x1b.outrigger.v1.HTTPTransportH\x00R\x04http\x124\n" +
-	"\x05stdio\x18\x03 \x01(\v2\x1c.outrigger.v1.StdioTransportH\x00R\x05stdio\x12#\n" +
+	"\x05stdio\x18\x03 \x01(\v2\x1c.outrigger.v1.StdioTransportH\x00R\x05stdio\x12.\n" +
+	"\x03sse\x18\a \x01(\v2\x1a.outrigger.v1.SSETransportH\x00R\x03sse\x12#\n" +
 	"\x03era\x18\x04 \x01(\x0e2\x11.outrigger.v1.EraR\x03era\x122\n" +
 	"\btimeouts\x18\x05 \x01(\v2\x16.outrigger.v1.TimeoutsR\btimeouts\x128\n" +
 	"\n" +
 	"credential\x18\x06 \x01(\v2\x18.outrigger.v1.CredentialR\n" +
-	"credentialB\v\n" +
-	"\ttransport\"\x8d\x01\n" +
+	"credential\x12,\n" +
+	"\x06bridge\x18\b \x01(\v2\x14.outrigger.v1.BridgeR\x06bridge\x12;\n" +
+	"\vconcurrency\x18\t \x01(\v2\x19.outrigger.v1.ConcurrencyR\vconcurrency\x12,\n" +
+	"\x06health\x18\n" +
+	" \x01(\v2\x14.outrigger.v1.HealthR\x06health\x12)\n" +
+	"\x05retry\x18\v \x01(\v2\x13.outrigger.v1.RetryR\x05retryB\v\n" +
+	"\ttransport\"\xaa\x01\n" +
 	"\rHTTPTransport\x12\x10\n" +
 	"\x03url\x18\x01 \x01(\tR\x03url\x12\x1f\n" +
 	"\vunix_socket\x18\x02 \x01(\tR\n" +
 	"unixSocket\x12\x17\n" +
 	"\aca_file\x18\x03 \x01(\tR\x06caFile\x120\n" +
-	"\x14max_idle_connections\x18\x04 \x01(\rR\x12maxIdleConnections\"\xe5\x02\n" +
+	"\x14max_idle_connections\x18\x04 \x01(\rR\x12maxIdleConnections\x12\x1b\n" +
+	"\tmore_urls\x18\x05 \x03(\tR\bmoreUrls\"9\n" +
+	"\fSSETransport\x12\x10\n" +
+	"\x03url\x18\x01 \x01(\tR\x03url\x12\x17\n" +
+	"\aca_file\x18\x02 \x01(\tR\x06caFile\"\xe5\x02\n" +
 	"\x0eStdioTransport\x12\x18\n" +
 	"\acommand\x18\x01 \x03(\tR\acommand\x127\n" +
 	"\x03env\x18\x02 \x03(\v2%.outrigger.v1.StdioTransport.EnvEntryR\x03env\x12+\n" +
@@ -635,7 +1043,30 @@ const file_outrigger_v1_upstream_proto_rawDesc = "" +
 	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x12\n" +
 	"\x03env\x18\x03 \x01(\tH\x00R\x03env\x12\x14\n" +
 	"\x04file\x18\x04 \x01(\tH\x00R\x04fileB\b\n" +
-	"\x06source*K\n" +
+	"\x06source\"\x97\x02\n" +
+	"\x06Bridge\x12\x1d\n" +
+	"\aenabled\x18\x01 \x01(\bH\x00R\aenabled\x88\x01\x01\x12!\n" +
+	"\fmax_sessions\x18\x02 \x01(\rR\vmaxSessions\x12<\n" +
+	"\fsession_idle\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\vsessionIdle\x12$\n" +
+	"\x0emax_held_calls\x18\x04 \x01(\rR\fmaxHeldCalls\x12<\n" +
+	"\fheld_timeout\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\vheldTimeout\x12\x1d\n" +
+	"\n" +
+	"max_rounds\x18\x06 \x01(\rR\tmaxRoundsB\n" +
+	"\n" +
+	"\b_enabled\"\x81\x01\n" +
+	"\vConcurrency\x12\x1b\n" +
+	"\tmax_calls\x18\x01 \x01(\rR\bmaxCalls\x12\x1f\n" +
+	"\vmax_waiting\x18\x02 \x01(\rR\n" +
+	"maxWaiting\x124\n" +
+	"\bmax_wait\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\amaxWait\"\x97\x01\n" +
+	"\x06Health\x12\x1a\n" +
+	"\bfailures\x18\x01 \x01(\rR\bfailures\x12:\n" +
+	"\vretry_after\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"retryAfter\x125\n" +
+	"\binterval\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\binterval\"J\n" +
+	"\x05Retry\x12\x1a\n" +
+	"\battempts\x18\x01 \x01(\rR\battempts\x12%\n" +
+	"\x0ebudget_percent\x18\x02 \x01(\rR\rbudgetPercent*K\n" +
 	"\x03Era\x12\x13\n" +
 	"\x0fERA_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bERA_AUTO\x10\x01\x12\x0e\n" +
@@ -660,35 +1091,50 @@ func file_outrigger_v1_upstream_proto_rawDescGZIP() []byte {
 }
 
 var file_outrigger_v1_upstream_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_outrigger_v1_upstream_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_outrigger_v1_upstream_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_outrigger_v1_upstream_proto_goTypes = []any{
 	(Era)(0),                    // 0: outrigger.v1.Era
 	(Isolation)(0),              // 1: outrigger.v1.Isolation
 	(*Upstream)(nil),            // 2: outrigger.v1.Upstream
 	(*HTTPTransport)(nil),       // 3: outrigger.v1.HTTPTransport
-	(*StdioTransport)(nil),      // 4: outrigger.v1.StdioTransport
-	(*Timeouts)(nil),            // 5: outrigger.v1.Timeouts
-	(*Credential)(nil),          // 6: outrigger.v1.Credential
-	nil,                         // 7: outrigger.v1.StdioTransport.EnvEntry
-	(*durationpb.Duration)(nil), // 8: google.protobuf.Duration
+	(*SSETransport)(nil),        // 4: outrigger.v1.SSETransport
+	(*StdioTransport)(nil),      // 5: outrigger.v1.StdioTransport
+	(*Timeouts)(nil),            // 6: outrigger.v1.Timeouts
+	(*Credential)(nil),          // 7: outrigger.v1.Credential
+	(*Bridge)(nil),              // 8: outrigger.v1.Bridge
+	(*Concurrency)(nil),         // 9: outrigger.v1.Concurrency
+	(*Health)(nil),              // 10: outrigger.v1.Health
+	(*Retry)(nil),               // 11: outrigger.v1.Retry
+	nil,                         // 12: outrigger.v1.StdioTransport.EnvEntry
+	(*durationpb.Duration)(nil), // 13: google.protobuf.Duration
 }
 var file_outrigger_v1_upstream_proto_depIdxs = []int32{
 	3,  // 0: outrigger.v1.Upstream.http:type_name -> outrigger.v1.HTTPTransport
-	4,  // 1: outrigger.v1.Upstream.stdio:type_name -> outrigger.v1.StdioTransport
-	0,  // 2: outrigger.v1.Upstream.era:type_name -> outrigger.v1.Era
-	5,  // 3: outrigger.v1.Upstream.timeouts:type_name -> outrigger.v1.Timeouts
-	6,  // 4: outrigger.v1.Upstream.credential:type_name -> outrigger.v1.Credential
-	7,  // 5: outrigger.v1.StdioTransport.env:type_name -> outrigger.v1.StdioTransport.EnvEntry
-	1,  // 6: outrigger.v1.StdioTransport.isolation:type_name -> outrigger.v1.Isolation
-	8,  // 7: outrigger.v1.StdioTransport.stop_grace:type_name -> google.protobuf.Duration
-	8,  // 8: outrigger.v1.Timeouts.connect:type_name -> google.protobuf.Duration
-	8,  // 9: outrigger.v1.Timeouts.handshake:type_name -> google.protobuf.Duration
-	8,  // 10: outrigger.v1.Timeouts.call:type_name -> google.protobuf.Duration
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	5,  // 1: outrigger.v1.Upstream.stdio:type_name -> outrigger.v1.StdioTransport
+	4,  // 2: outrigger.v1.Upstream.sse:type_name -> outrigger.v1.SSETransport
+	0,  // 3: outrigger.v1.Upstream.era:type_name -> outrigger.v1.Era
+	6,  // 4: outrigger.v1.Upstream.timeouts:type_name -> outrigger.v1.Timeouts
+	7,  // 5: outrigger.v1.Upstream.credential:type_name -> outrigger.v1.Credential
+	8,  // 6: outrigger.v1.Upstream.bridge:type_name -> outrigger.v1.Bridge
+	9,  // 7: outrigger.v1.Upstream.concurrency:type_name -> outrigger.v1.Concurrency
+	10, // 8: outrigger.v1.Upstream.health:type_name -> outrigger.v1.Health
+	11, // 9: outrigger.v1.Upstream.retry:type_name -> outrigger.v1.Retry
+	12, // 10: outrigger.v1.StdioTransport.env:type_name -> outrigger.v1.StdioTransport.EnvEntry
+	1,  // 11: outrigger.v1.StdioTransport.isolation:type_name -> outrigger.v1.Isolation
+	13, // 12: outrigger.v1.StdioTransport.stop_grace:type_name -> google.protobuf.Duration
+	13, // 13: outrigger.v1.Timeouts.connect:type_name -> google.protobuf.Duration
+	13, // 14: outrigger.v1.Timeouts.handshake:type_name -> google.protobuf.Duration
+	13, // 15: outrigger.v1.Timeouts.call:type_name -> google.protobuf.Duration
+	13, // 16: outrigger.v1.Bridge.session_idle:type_name -> google.protobuf.Duration
+	13, // 17: outrigger.v1.Bridge.held_timeout:type_name -> google.protobuf.Duration
+	13, // 18: outrigger.v1.Concurrency.max_wait:type_name -> google.protobuf.Duration
+	13, // 19: outrigger.v1.Health.retry_after:type_name -> google.protobuf.Duration
+	13, // 20: outrigger.v1.Health.interval:type_name -> google.protobuf.Duration
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_outrigger_v1_upstream_proto_init() }
@@ -699,18 +1145,20 @@ func file_outrigger_v1_upstream_proto_init() {
 	file_outrigger_v1_upstream_proto_msgTypes[0].OneofWrappers = []any{
 		(*Upstream_Http)(nil),
 		(*Upstream_Stdio)(nil),
+		(*Upstream_Sse)(nil),
 	}
-	file_outrigger_v1_upstream_proto_msgTypes[4].OneofWrappers = []any{
+	file_outrigger_v1_upstream_proto_msgTypes[5].OneofWrappers = []any{
 		(*Credential_Env)(nil),
 		(*Credential_File)(nil),
 	}
+	file_outrigger_v1_upstream_proto_msgTypes[6].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_outrigger_v1_upstream_proto_rawDesc), len(file_outrigger_v1_upstream_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   6,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
