@@ -45,7 +45,7 @@ func (c *Session) joinGeneral() (r *Reader, opening chan struct{}, mine bool) {
 }
 
 func (c *Session) openGeneral() (*Reader, error) {
-	events, err := c.Upstream.Listen(c.ctx)
+	events, err := c.Upstream.Listen(&c.ctx)
 	st, r := c.opened(err == nil)
 	if err != nil {
 		return nil, err

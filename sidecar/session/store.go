@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/lazyctx"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -184,12 +185,12 @@ func (s *Store) Close(ctx context.Context) {
 	all := s.sessions
 	s.sessions = make(map[string]*Session)
 	s.mu.Unlock()
-	s.stop() // ends all sessions' contexts
+	s.stop()
 	<-s.swept
 	unwatch := context.AfterFunc(ctx, s.giveUp)
 	defer unwatch()
 	for _, c := range all {
-		c.cancelCalls()
+		c.endWaits()
 	}
 	var ends errgroup.Group
 	ends.SetLimit(closers)
@@ -293,8 +294,7 @@ type Session struct {
 	Version  string // protocol version agreed on at initialize
 	Upstream upstream.Session
 	store    *Store
-	ctx      context.Context // ends with the session
-	cancel   context.CancelFunc
+	ctx      lazyctx.Context // ends with the session
 
 	used   atomic.Int64 // last use, Unix nanoseconds
 	active atomic.Int32 // calls in flight and attached streams
@@ -310,19 +310,23 @@ type Session struct {
 }
 
 func newSession(s *Store, up upstream.Session, version string) *Session {
-	ctx, cancel := context.WithCancel(s.ctx)
-	c := &Session{ID: newID(), Version: version, Upstream: up, store: s, ctx: ctx, cancel: cancel}
+	c := &Session{ID: newID(), Version: version, Upstream: up, store: s}
 	c.used.Store(time.Now().UnixNano())
 	return c
 }
 
 // Context ends with the session, and not with any request of its client: on the legacy wire a client that leaves has
 // not cancelled (MCP 2025-11-25, basic/transports, "Disconnection SHOULD NOT be interpreted as ... cancelling").
-func (c *Session) Context() context.Context { return c.ctx }
+func (c *Session) Context() context.Context { return &c.ctx }
+
+// endWaits makes every wait of the session return.
+func (c *Session) endWaits() {
+	c.ctx.Cancel()
+	c.cancelCalls()
+}
 
 // end makes every wait of the session return, then tells the server within ctx.
 func (c *Session) end(ctx context.Context) {
-	c.cancel()
-	c.cancelCalls()
+	c.endWaits()
 	_ = c.Upstream.Close(ctx) // the server may be gone; the session is over either way
 }
