@@ -1,5 +1,5 @@
 // Package lazyctx has a context.Context for the call path, where each request needs one and few are ever waited on: its
-// Done channel is made when somebody asks, and one function to run at its end costs no memory of its own.
+// Done channel is made when somebody asks, and a Hook to run at its end costs no memory of its own.
 //
 // Package context asks a parent that is not its own for AfterFunc, so a context derived from one of these starts no
 // goroutine. A Context is safe for concurrent use.
@@ -17,12 +17,18 @@ type Context struct {
 	mu    sync.Mutex    // guards below
 	done  chan struct{} // nil until somebody asks
 	err   error
-	hooks []*hook
-	first hook // what the first of hooks points to
+	hooks []Hook
+	first [1]Hook // where hooks lie while there is one
 }
 
-// hook is a function to run at the end of a context.
+// Hook is what runs at the end of a context, in a goroutine. Hooks are told apart by ==, so one is a pointer, and on one
+// Context at a time.
+type Hook interface{ ContextEnded() }
+
+// hook is a function as a Hook.
 type hook struct{ run func() }
+
+func (h *hook) ContextEnded() { h.run() }
 
 // closed is what Done returns when the context ended before anybody asked.
 var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
@@ -53,21 +59,37 @@ func (x *Context) Err() error {
 	return x.err
 }
 
-// AfterFunc is context.AfterFunc for this context, at less cost.
-func (x *Context) AfterFunc(f func()) (stop func() bool) {
+// Hook lets h run at the end of the context, which may be at once. It allocates nothing for the first of a context.
+func (x *Context) Hook(h Hook) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.err != nil {
-		go f()
-		return func() bool { return false }
+		go h.ContextEnded()
+		return
 	}
-	h := &x.first
-	if h.run != nil {
-		h = new(hook)
+	if x.hooks == nil {
+		x.hooks = x.first[:0]
 	}
-	h.run = f
 	x.hooks = append(x.hooks, h)
-	return func() bool { return x.unhook(h) }
+}
+
+// Unhook undoes Hook. It reports whether h was there still: if not, it has run, or runs.
+func (x *Context) Unhook(h Hook) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	i := slices.Index(x.hooks, h)
+	if i < 0 {
+		return false
+	}
+	x.hooks = slices.Delete(x.hooks, i, i+1)
+	return true
+}
+
+// AfterFunc is context.AfterFunc for this context, at less cost.
+func (x *Context) AfterFunc(f func()) (stop func() bool) {
+	h := &hook{f}
+	x.Hook(h)
+	return func() bool { return x.Unhook(h) }
 }
 
 // AfterFunc is context.AfterFunc, at less cost where ctx is a Context.
@@ -80,20 +102,8 @@ func AfterFunc(ctx context.Context, f func()) (stop func() bool) {
 	return context.AfterFunc(ctx, f)
 }
 
-// unhook reports whether h was there still.
-func (x *Context) unhook(h *hook) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	i := slices.Index(x.hooks, h)
-	if i < 0 {
-		return false
-	}
-	x.hooks = slices.Delete(x.hooks, i, i+1)
-	return true
-}
-
-// Cancel ends the context: waits on Done return, and functions given to AfterFunc run, each in a goroutine. Only the first
-// call does anything.
+// Cancel ends the context: waits on Done return, and hooks and functions given to AfterFunc run, each in a goroutine. Only
+// the first call does anything.
 func (x *Context) Cancel() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -105,7 +115,8 @@ func (x *Context) Cancel() {
 		close(x.done)
 	}
 	for _, h := range x.hooks {
-		go h.run()
+		go h.ContextEnded()
 	}
+	clear(x.hooks)
 	x.hooks = nil
 }

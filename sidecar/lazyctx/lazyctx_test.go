@@ -2,6 +2,7 @@ package lazyctx
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -67,14 +68,36 @@ func TestAnEndedContextRunsFunctionsAtOnce(t *testing.T) {
 	}
 }
 
-func TestOneFunctionCostsLittle(t *testing.T) {
-	f := func() {}
-	n := testing.AllocsPerRun(100, func() {
+type counter struct{ n atomic.Int32 }
+
+func (c *counter) ContextEnded() { c.n.Add(1) }
+
+func TestAHookRunsOnceUnlessItWasTakenOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		var x Context
-		x.AfterFunc(f)()
+		var stays, goes, late counter
+		x.Hook(&stays)
+		x.Hook(&goes)
+		if !x.Unhook(&goes) || x.Unhook(&goes) {
+			t.Error("Unhook: want true, then false")
+		}
+		x.Cancel()
+		if x.Unhook(&stays) {
+			t.Error("Unhook after the end: got true")
+		}
+		x.Hook(&late)
+		synctest.Wait()
+		if stays.n.Load() != 1 || goes.n.Load() != 0 || late.n.Load() != 1 {
+			t.Errorf("ran %d, %d and %d times, want 1, 0 and 1", stays.n.Load(), goes.n.Load(), late.n.Load())
+		}
 	})
-	if n > 3 { // the Context, the list of one, and the way to stop it
-		t.Errorf("%v allocations, want at most 3", n)
+}
+
+func TestOneHookCostsNothing(t *testing.T) {
+	var x Context
+	var h counter
+	if n := testing.AllocsPerRun(100, func() { x.Hook(&h); x.Unhook(&h) }); n > 0 {
+		t.Errorf("%v allocations, want none", n)
 	}
 }
 
