@@ -41,7 +41,7 @@ func TestWhatWasSealedOpens(t *testing.T) {
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%d bytes: got %d bytes, %v", size, len(got), err)
 		}
-		if size > 0 && strings.Contains(token, string(want)) {
+		if size > 1 && strings.Contains(token, string(want)) {
 			t.Errorf("token %q shows its content", token)
 		}
 	}
