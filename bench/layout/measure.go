@@ -34,6 +34,9 @@ type sample struct {
 // of all the time that it ran. A row during which others used too much, or with a failed or wrong answer, comes back
 // with Discarded set. An error means that there is no row: the load could not run.
 func (l *Layout) Measure(ctx context.Context, row record.Row, load func(context.Context) (record.Load, error)) (record.Row, error) {
+	for _, p := range l.running() {
+		p.trim()
+	}
 	s, err := l.startSampling()
 	if err != nil {
 		return row, err

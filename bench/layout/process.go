@@ -30,14 +30,13 @@ type Process struct {
 	done   chan struct{}
 	err    error // why it ended; read after done
 
-	once  sync.Once
-	first record.Usage // at its start
+	once sync.Once // of Stop
 }
 
 // newProcess starts a process in a process group of its own, so that ending it ends what it started too. It dies with
 // this process, whichever way that ends.
 func newProcess(s spec, log string) (*Process, error) {
-	f, err := os.Create(log)
+	f, err := os.OpenFile(log, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o644) // appending, so that trim works
 	if err != nil {
 		return nil, err
 	}
@@ -110,6 +109,16 @@ func (p *Process) endedWith() error {
 		return p.err
 	}
 	return errors.New("exit status 0")
+}
+
+// maxLog is how long a log may be when a measurement begins, in bytes.
+const maxLog = 64 << 20
+
+// trim empties a log that has become too long: an access line for each of a million calls is nobody's to read.
+func (p *Process) trim() {
+	if info, err := os.Stat(p.Log); err == nil && info.Size() > maxLog {
+		os.Truncate(p.Log, 0)
+	}
 }
 
 // Usage is what the process has used since it began.

@@ -22,10 +22,20 @@ import (
 // Scenario is one thing to measure.
 type Scenario struct {
 	record.Scenario
+	Needs Needs // decides whether a running deployment can be measured
 
 	// Run measures every row. An error ends the run; a row that does not count is not one.
 	Run func(ctx context.Context, b *Bench) error
 }
+
+// Needs are what a scenario must have to be run; the later ones can be had in more places.
+type Needs int
+
+const (
+	OwnProcesses Needs = iota // it starts, stops and restarts them
+	NullServer                // bench/null behind whatever is measured
+	AnyServer                 // any MCP server, with a tool to call
+)
 
 // all are the scenarios in the order in which they run. Each file adds its own with register.
 var all = map[string]Scenario{}
@@ -64,7 +74,18 @@ type Peer struct {
 // Target is a deployment that already runs.
 type Target struct {
 	URL  string
-	PIDs []int // the proxy's first; none: no CPU figures
+	PIDs []int    // the proxy's first; none: no CPU figures
+	Args []string // of the load generator: headers, which tool to call and what to expect
+
+	AnyServer bool // bench/null is not behind it
+}
+
+// Gives is what a scenario may need at most to be measured on the target.
+func (t *Target) Gives() Needs {
+	if t.AnyServer {
+		return AnyServer
+	}
+	return NullServer
 }
 
 // Bench is what a scenario runs with.
@@ -79,7 +100,7 @@ type Bench struct {
 	Retries   int            // how often a row is measured again when the machine was not quiet
 	Peers     []Peer
 	Target    *Target // measured alone, when it is not nil
-	KeepNoisy bool    // noisy rows count
+	KeepNoisy bool    // a row that stays noisy counts
 
 	Write    func(record.Row) error // takes each row, discarded ones too
 	Progress io.Writer              // one line for each row
@@ -94,7 +115,7 @@ type Bench struct {
 type Tally struct {
 	Counted int // rows that count
 	Again   int // measurements that were made again, since the machine was not quiet
-	Noisy   int // rows that stayed noisy to the last try
+	Noisy   int // rows that stayed noisy to the last try, kept or not
 	Failed  int // rows with failures or wrong answers
 }
 
@@ -205,34 +226,32 @@ func (b *Bench) Row(ctx context.Context, row record.Row, load func(context.Conte
 		got.Values = values(got)
 		failed := got.Load.Wrong > 0 || got.Load.Failures > 0
 		noisy := got.Discarded != "" && !failed
-		if noisy && b.KeepNoisy {
+		last := !noisy || try >= b.Retries
+		if noisy && last && b.KeepNoisy {
 			got.Discarded = ""
 		}
 		if err := b.Write(got); err != nil {
 			return got, err
 		}
-		last := got.Discarded == "" || failed || try >= b.Retries
 		b.report(got, last)
-		if !last {
-			b.Tally.Again++
-			continue
+		if last {
+			b.count(got, noisy)
+			return got, nil
 		}
-		b.count(failed, noisy)
-		return got, nil
+		b.Tally.Again++
 	}
 }
 
-// count puts a row into the tally.
-func (b *Bench) count(failed, noisy bool) {
-	switch {
-	case failed:
-		b.Tally.Failed++
-		return
-	case noisy:
+// count puts the last try of a row into the tally.
+func (b *Bench) count(row record.Row, noisy bool) {
+	if noisy {
 		b.Tally.Noisy++
 	}
-	if !noisy || b.KeepNoisy {
+	switch {
+	case row.Discarded == "":
 		b.Tally.Counted++
+	case !noisy:
+		b.Tally.Failed++
 	}
 }
 
@@ -242,11 +261,7 @@ func (b *Bench) Emit(row record.Row) error {
 	if err := b.Write(row); err != nil {
 		return err
 	}
-	if row.Discarded == "" {
-		b.Tally.Counted++
-	} else {
-		b.Tally.Failed++
-	}
+	b.count(row, false)
 	b.report(row, true)
 	return nil
 }
