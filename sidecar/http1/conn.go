@@ -1,6 +1,7 @@
 package http1
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -96,7 +97,7 @@ func (c *conn) serve() {
 	}()
 	for {
 		head, length, err := c.readHead()
-		if err == errNotOurs {
+		if err == errNotOurs && !c.refusePreface() {
 			handed = true
 			c.handOver()
 			return
@@ -136,6 +137,16 @@ func (c *conn) left() {
 	if x := c.current.Load(); x != nil {
 		x.ctx.Cancel()
 	}
+}
+
+// refusePreface refuses what may be HTTP/2's preface behind requests. net/http sees a connection without a past and would
+// take it, but one that has carried HTTP/1.1 carries nothing else. No method that the sidecar serves begins so.
+func (c *conn) refusePreface() bool {
+	if !c.watched || !bytes.HasPrefix(c.in[c.r:c.w], []byte("PR")) {
+		return false
+	}
+	_ = c.write([]byte("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"), nil, nil) // the connection ends in any case
+	return true
 }
 
 func (c *conn) handOver() {
