@@ -1,0 +1,114 @@
+package drive
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+)
+
+// message is what is looked at of an answer that is not, byte for byte, the one expected.
+type message struct {
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"`
+	Error  json.RawMessage `json:"error"`
+	Result *result         `json:"result"`
+}
+
+// result is that of any method: only one of the lists is there.
+type result struct {
+	IsError  bool      `json:"isError"`
+	Content  []content `json:"content"`  // tools/call
+	Contents []content `json:"contents"` // resources/read
+	Messages []struct {
+		Content content `json:"content"`
+	} `json:"messages"` // prompts/get
+}
+
+type content struct {
+	Text string `json:"text"`
+}
+
+// text is a result's first text.
+func (r *result) text() string {
+	switch {
+	case len(r.Content) > 0:
+		return r.Content[0].Text
+	case len(r.Contents) > 0:
+		return r.Contents[0].Text
+	case len(r.Messages) > 0:
+		return r.Messages[0].Content.Text
+	}
+	return ""
+}
+
+// notification is how the messages before an answer begin, as most servers write them.
+var notification = []byte(`{"jsonrpc":"2.0","method":"`)
+
+// isNotification reports whether a message is none that answers.
+func isNotification(data []byte) bool {
+	if bytes.HasPrefix(data, notification) {
+		return true
+	}
+	if !bytes.Contains(data, []byte(`"method"`)) {
+		return false
+	}
+	var m message
+	return json.Unmarshal(data, &m) == nil && m.Method != ""
+}
+
+// check compares an answer with what was asked. The null server's is right at once when it is so byte for byte; a proxy
+// may have written the message anew, and then its text must be so.
+func (k *conn) check(r *request, got []byte) error {
+	if r == nil {
+		return errorOf(got)
+	}
+	if len(r.want.bytes) > 0 && bytes.Equal(got, r.want.bytes) {
+		return nil
+	}
+	wrong := func(want string, args ...any) error {
+		return &wrongAnswer{k.number, fmt.Sprintf("%.400q", got), fmt.Sprintf(want, args...)}
+	}
+	var m message
+	if err := json.Unmarshal(got, &m); err != nil {
+		return wrong("a JSON-RPC message (%v)", err)
+	}
+	if string(m.ID) != strconv.FormatInt(k.number, 10) {
+		return wrong("the id %d", k.number)
+	}
+	if m.Error != nil {
+		return fmt.Errorf("%w: %.200s", errRefused, m.Error)
+	}
+	if m.Result == nil || m.Result.IsError {
+		return wrong("a result that is no error")
+	}
+	if len(r.said.bytes) > 0 {
+		if r.said.set(k.number); m.Result.text() != string(r.said.bytes) {
+			return wrong("the text %.100q", r.said.bytes)
+		}
+	}
+	if !bytes.Contains(got, []byte(k.c.Expect)) {
+		return wrong("%q in it", k.c.Expect)
+	}
+	return nil
+}
+
+// errorOf is the JSON-RPC error that an answer is, or nil.
+func errorOf(got []byte) error {
+	var m message
+	if err := json.Unmarshal(got, &m); err != nil {
+		return fmt.Errorf("answered %.200q: %w", got, err)
+	}
+	if m.Error != nil {
+		return fmt.Errorf("%w: %.200s", errRefused, m.Error)
+	}
+	return nil
+}
+
+// checkEvents holds the events before the null server's answer to their number.
+func (k *conn) checkEvents(r *request) error {
+	if r == nil || r != &k.sse || !k.c.ofNull() || k.eventCount == int64(k.c.Events) {
+		return nil
+	}
+	return &wrongAnswer{k.number, fmt.Sprintf("%d events before it", k.eventCount), strconv.Itoa(k.c.Events)}
+}
