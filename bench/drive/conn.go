@@ -31,9 +31,10 @@ type conn struct {
 	session string
 	expires time.Time // nc's deadline
 
-	json, sse request // the next call, for either form of answer
-	number    int64   // of the last call
-	owed      float64 // the part of a streamed answer that is due
+	json, sse request  // the next call, for either form of answer
+	right     template // the last answer that was right and not known before
+	number    int64    // of the last call
+	owed      float64  // the part of a streamed answer that is due
 
 	head       wire.Head
 	body       wire.Body

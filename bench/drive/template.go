@@ -53,8 +53,27 @@ func (t *template) set(number int64) {
 // request is a call ready to be sent.
 type request struct {
 	template
-	want template // the null server's answer; empty for any other server
-	said template // its text alone
+	want answer // the null server's; empty for any other server
+}
+
+// answer is one of the null server: bytes, padding, and bytes. All connections share the padding.
+type answer struct {
+	template        // what stands before the padding
+	text     int    // where the text begins in it
+	pad      int    // bytes
+	end      string // what stands after
+}
+
+// is reports whether got is the answer, byte for byte.
+func (a *answer) is(got []byte) bool {
+	return len(a.bytes) > 0 && len(got) == len(a.bytes)+a.pad+len(a.end) && bytes.HasPrefix(got, a.bytes) &&
+		string(got[len(got)-len(a.end):]) == a.end && wire.IsPadding(got[len(a.bytes):len(got)-len(a.end)])
+}
+
+// says reports whether got is the answer's text.
+func (a *answer) says(got string) bool {
+	text := a.bytes[a.text:]
+	return len(got) == len(text)+a.pad && got[:len(text)] == string(text) && wire.IsPadding([]byte(got[len(text):]))
 }
 
 // requests makes a connection's requests.
@@ -80,8 +99,10 @@ func (q *requests) call(session string, streamed bool) request {
 		return r
 	}
 	result := q.result()
-	r.said.text(q.owner + " ").number().text(" " + strings.Repeat("b", q.pad()))
-	r.want.text(`{"jsonrpc":"2.0","id":`).number().text(result.Before).join(r.said).text(result.After)
+	r.want.template.text(`{"jsonrpc":"2.0","id":`).number().text(result.Before)
+	r.want.text = len(r.want.bytes)
+	r.want.template.text(q.owner + " ").number().text(" ")
+	r.want.pad, r.want.end = q.pad(), result.After
 	return r
 }
 

@@ -48,14 +48,26 @@ func (e *Events) Next() ([]byte, error) {
 		if string(name) != "data" {
 			continue
 		}
+		if value = bytes.TrimPrefix(value, []byte(" ")); !e.hasData && len(value) > 0 && e.skipBlank() {
+			return value, nil // most events are one line, and whole: no need to copy it
+		}
 		if e.hasData {
 			e.data = append(e.data, '\n')
 		}
 		e.hasData = true
-		if e.data = append(e.data, bytes.TrimPrefix(value, []byte(" "))...); len(e.data) > MaxBody {
+		if e.data = append(e.data, value...); len(e.data) > MaxBody {
 			return nil, fmt.Errorf("an event is over %d bytes", MaxBody)
 		}
 	}
+}
+
+// skipBlank passes over an empty line, when one is buffered whole.
+func (e *Events) skipBlank() bool {
+	if e.afterCR || e.start == e.end || e.buf[e.start] != '\n' {
+		return false
+	}
+	e.start++
+	return true
 }
 
 // line is the next line without its end, good until the next call.

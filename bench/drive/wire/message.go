@@ -29,14 +29,26 @@ const (
 func AppendText(to, owner, number []byte, pad int) []byte {
 	to = append(append(append(append(to, owner...), ' '), number...), ' ')
 	for pad > 0 {
-		n := min(pad, len(padding))
-		to = append(to, padding[:n]...)
+		n := min(pad, len(Padding))
+		to = append(to, Padding[:n]...)
 		pad -= n
 	}
 	return to
 }
 
-var padding = bytes.Repeat([]byte("b"), 64<<10)
+// Padding is some of what a text is made longer with. Nobody changes it.
+var Padding = bytes.Repeat([]byte("b"), 64<<10)
+
+// IsPadding reports whether b is nothing but padding.
+func IsPadding(b []byte) bool {
+	for len(b) > len(Padding) {
+		if !bytes.Equal(b[:len(Padding)], Padding) {
+			return false
+		}
+		b = b[len(Padding):]
+	}
+	return bytes.Equal(b, Padding[:len(b)])
+}
 
 // Result is what stands before and after the text in a result of the null server.
 type Result struct{ Before, After string }

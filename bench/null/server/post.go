@@ -194,7 +194,7 @@ func (c *conn) stream(era string, r *request) error {
 		}
 	}
 	at := c.openChunk()
-	c.out = wire.AppendResult(c.out, wire.CallResult[era], r.id, k.owner, k.number, k.pad)
+	c.answerText(wire.CallResult[era], r.id, k)
 	c.closeChunk(at)
 	c.out = append(c.out, "0\r\n\r\n"...)
 	return nil
@@ -214,7 +214,7 @@ func (c *conn) openChunk() int {
 func (c *conn) closeChunk(at int) {
 	c.out = append(c.out, "\n\n"...)
 	const hex = "0123456789abcdef"
-	n := len(c.out) - at - len(chunkSize)
+	n := len(c.out) + c.pad - at - len(chunkSize)
 	for i := len(chunkSize) - 3; i >= 0; i-- {
 		c.out[at+i] = hex[n&15]
 		n >>= 4
@@ -227,7 +227,7 @@ func (c *conn) json(r wire.Result, id []byte, k *knobs) {
 	n := len(`{"jsonrpc":"2.0","id":`) + len(id) + len(r.Before) + len(k.owner) + len(k.number) + 2 + k.pad + len(r.After)
 	c.out = append(c.out, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: "...)
 	c.out = append(strconv.AppendInt(c.out, int64(n), 10), "\r\n\r\n"...)
-	c.out = wire.AppendResult(c.out, r, id, k.owner, k.number, k.pad)
+	c.answerText(r, id, k)
 }
 
 // result appends an answer whose result has these members.
