@@ -29,7 +29,7 @@ type closeCounter struct {
 
 func (c closeCounter) Close(context.Context) error { c.closed.Add(1); return nil }
 
-func newStore(t *testing.T, s Settings) (*Store, func() *Session, *atomic.Int32) {
+func newStore(t testing.TB, s Settings) (*Store, func() *Session, *atomic.Int32) {
 	t.Helper()
 	st := NewStore(s, slog.New(slog.DiscardHandler))
 	t.Cleanup(func() { st.Close(context.Background()) })
