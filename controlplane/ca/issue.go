@@ -38,6 +38,10 @@ func (a *Authority) IssueCertificate(ctx context.Context, req *outriggerv1.Issue
 	if err := a.authorize(ctx, req, public); err != nil {
 		return nil, err
 	}
+	ring, err := a.keyRing(ctx)
+	if err != nil {
+		return nil, a.unavailable("read the sealing keys", err)
+	}
 	leaf := &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "Outrigger sidecar"},
 		URIs:        []*url.URL{uriOf(req.NodeId)},
@@ -48,7 +52,7 @@ func (a *Authority) IssueCertificate(ctx context.Context, req *outriggerv1.Issue
 		return nil, a.unavailable("sign a certificate", err)
 	}
 	a.opts.Log.Info("certificate issued", "node", req.NodeId, "expires", leaf.NotAfter, "joined", req.JoinToken != "")
-	return &outriggerv1.IssueCertificateResponse{Chain: [][]byte{der}, Authorities: a.Roots()}, nil
+	return &outriggerv1.IssueCertificateResponse{Chain: [][]byte{der}, Authorities: a.Roots(), KeyRing: ring}, nil
 }
 
 // checkRequest checks what does not depend on who asks, and returns the key to certify.

@@ -21,6 +21,7 @@ import (
 const (
 	rootKey        = "ca/root"         // the root certificate, DER
 	rootPrivateKey = "private/ca/root" // its private key, PKCS#8
+	sealingKey     = "private/sealing" // a KeyRing
 	tokenPrefix    = "ca/tokens/"      // {token id}: token, as JSON
 	sidecarPrefix  = "ca/sidecars/"    // {node id}: record, as JSON
 )

@@ -52,8 +52,10 @@ type IdentityOptions struct {
 	TokenFile string
 	// StateDir keeps key and certificates, readable by the owner only: required.
 	StateDir string
-	Log      *slog.Logger          // required
-	Reg      prometheus.Registerer // nil registers nothing
+	// Sealing is told with what sidecars seal, at once and whenever a certificate brings other keys. Nil: nobody is.
+	Sealing func(*outriggerv1.KeyRing) error
+	Log     *slog.Logger          // required
+	Reg     prometheus.Registerer // nil registers nothing
 }
 
 // Identity is a sidecar's key and certificate: got with a join token, kept on disk, renewed at two thirds of its life
@@ -90,6 +92,7 @@ func OpenIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 		err = id.join(ctx, kept.tokenID)
 	default:
 		id.now = kept
+		id.tellSealing(kept)
 	}
 	if err != nil {
 		return nil, err
@@ -363,10 +366,21 @@ func (id *Identity) keep(pair *keyPair) {
 	if err := writeFile(id.path, pair.encode()); err != nil {
 		id.o.Log.Error("the certificate cannot be kept on disk", "path", id.path, "error", err)
 	}
+	id.tellSealing(pair)
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	id.now = pair
 	id.o.Log.Info("certificate issued", "node", id.o.NodeID, "expires", pair.leaf.NotAfter)
+}
+
+// tellSealing hands on the keys that came with a certificate. Keys of no use leave those from before in use.
+func (id *Identity) tellSealing(pair *keyPair) {
+	if pair.ring == nil || id.o.Sealing == nil {
+		return
+	}
+	if err := id.o.Sealing(pair.ring); err != nil {
+		id.o.Log.Error("the sealing keys that came with the certificate are not usable", "error", err)
+	}
 }
 
 // pinned trusts whoever presents a chain to the root with a token's fingerprint: a sidecar that joins knows no other

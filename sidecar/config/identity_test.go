@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 )
@@ -43,6 +44,7 @@ type authority struct {
 	life    time.Duration
 
 	renewed chan struct{}
+	ring    *outriggerv1.KeyRing // given out with certificates
 
 	mu    sync.Mutex // guards below
 	spent bool
@@ -140,7 +142,9 @@ func (a *authority) IssueCertificate(ctx context.Context, r *outriggerv1.IssueCe
 		URIs:        []*url.URL{{Scheme: "spiffe", Host: "outrigger", Path: "/sidecar/" + r.NodeId}},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, a.root, csr.PublicKey, a.life)
-	return &outriggerv1.IssueCertificateResponse{Chain: [][]byte{leaf.Raw}, Authorities: [][]byte{a.root.Raw}}, nil
+	return &outriggerv1.IssueCertificateResponse{
+		Chain: [][]byte{leaf.Raw}, Authorities: [][]byte{a.root.Raw}, KeyRing: a.ring,
+	}, nil
 }
 
 func keyOf(csr []byte) [sha256.Size]byte {
@@ -175,6 +179,30 @@ func TestASidecarJoinsOnceAndKeepsItsIdentity(t *testing.T) {
 	o.NodeID = "ns/other"
 	if _, err := OpenIdentity(t.Context(), o); err == nil || !strings.Contains(err.Error(), `is that of "ns/pod"`) {
 		t.Errorf("as another node: %v", err)
+	}
+}
+
+func TestTheSealingKeysComeWithTheCertificateAndAreKeptWithIt(t *testing.T) {
+	a, dir := newAuthority(t, time.Hour, "127.0.0.1"), t.TempDir()
+	a.ring = &outriggerv1.KeyRing{Keys: []*outriggerv1.SealingKey{{Id: 3, Secret: []byte("secret"), SealsFromUnix: 5}}}
+	for _, when := range []string{"joining", "starting again"} {
+		var got []*outriggerv1.KeyRing
+		o := a.options(dir)
+		o.Sealing = func(r *outriggerv1.KeyRing) error { got = append(got, r); return errors.New("of no use") }
+		id, err := OpenIdentity(t.Context(), o)
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		if len(got) != 1 || !proto.Equal(got[0], a.ring) {
+			t.Errorf("%s: told of %v, want of %v, once", when, got, a.ring)
+		}
+		if when == "joining" {
+			continue
+		}
+		a.ring.Keys[0].Id = 4
+		if err := id.renew(t.Context()); err != nil || len(got) != 2 || got[1].Keys[0].Id != 4 {
+			t.Errorf("renewing: %v, told of %v, want key 4", err, got)
+		}
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 )
 
@@ -23,6 +25,7 @@ const (
 	pemKey       = "PRIVATE KEY"
 	pemChain     = "CERTIFICATE"
 	pemAuthority = "TRUSTED CERTIFICATE"
+	pemKeyRing   = "OUTRIGGER KEY RING"
 	headerToken  = "Join-Token-Id" // of the key's block
 )
 
@@ -34,11 +37,13 @@ type keyPair struct {
 	authorities []*x509.Certificate
 	since       time.Time // when it was issued: the certificate's own beginning is earlier, for clocks that are behind
 	tokenID     string    // of the join token that it began with
+	// ring is what sidecars seal with, as it came with the certificate; nil from a control plane that has none.
+	ring *outriggerv1.KeyRing
 }
 
 // newKeyPair checks what the control plane issued for a key.
 func newKeyPair(key *ecdsa.PrivateKey, resp *outriggerv1.IssueCertificateResponse, nodeID string) (*keyPair, error) {
-	p := &keyPair{key: key, chain: resp.Chain, since: time.Now()}
+	p := &keyPair{key: key, chain: resp.Chain, since: time.Now(), ring: resp.KeyRing}
 	for _, der := range resp.Authorities {
 		c, err := x509.ParseCertificate(der)
 		if err != nil {
@@ -117,6 +122,13 @@ func (p *keyPair) encode() []byte {
 	for _, c := range p.authorities {
 		blocks = append(blocks, &pem.Block{Type: pemAuthority, Bytes: c.Raw})
 	}
+	if p.ring != nil {
+		der, err := proto.Marshal(p.ring)
+		if err != nil {
+			panic("config: marshal a KeyRing: " + err.Error()) // it was unmarshalled
+		}
+		blocks = append(blocks, &pem.Block{Type: pemKeyRing, Bytes: der})
+	}
 	for _, block := range blocks {
 		_ = pem.Encode(&b, block) // a Buffer takes everything
 	}
@@ -151,6 +163,11 @@ func loadKeyPair(path string) (*keyPair, error) {
 				return nil, err
 			}
 			p.authorities = append(p.authorities, c)
+		case pemKeyRing:
+			p.ring = new(outriggerv1.KeyRing)
+			if err := proto.Unmarshal(block.Bytes, p.ring); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return p, p.check()

@@ -27,7 +27,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Prefix says which names of tools and prompts begin with their upstream's prefix. In YAML and JSON: always, on-conflict,
+// Prefix says which names of tools and prompts begin with their upstream's prefix. In YAML and JSON: always, on_conflict,
 // never.
 type Prefix int32
 

@@ -93,7 +93,9 @@ type IssueCertificateResponse struct {
 	// DER, leaf first.
 	Chain [][]byte `protobuf:"bytes,1,rep,name=chain,proto3" json:"chain,omitempty"`
 	// DER: the authorities to trust for the control plane.
-	Authorities   [][]byte `protobuf:"bytes,2,rep,name=authorities,proto3" json:"authorities,omitempty"`
+	Authorities [][]byte `protobuf:"bytes,2,rep,name=authorities,proto3" json:"authorities,omitempty"`
+	// With what the sidecars of this control plane seal, as of now. A sidecar takes it over with each certificate.
+	KeyRing       *KeyRing `protobuf:"bytes,3,opt,name=key_ring,json=keyRing,proto3" json:"key_ring,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -142,19 +144,27 @@ func (x *IssueCertificateResponse) GetAuthorities() [][]byte {
 	return nil
 }
 
+func (x *IssueCertificateResponse) GetKeyRing() *KeyRing {
+	if x != nil {
+		return x.KeyRing
+	}
+	return nil
+}
+
 var File_outrigger_v1_identity_proto protoreflect.FileDescriptor
 
 const file_outrigger_v1_identity_proto_rawDesc = "" +
 	"\n" +
-	"\x1boutrigger/v1/identity.proto\x12\foutrigger.v1\"c\n" +
+	"\x1boutrigger/v1/identity.proto\x12\foutrigger.v1\x1a\x1aoutrigger/v1/keyring.proto\"c\n" +
 	"\x17IssueCertificateRequest\x12\x10\n" +
 	"\x03csr\x18\x01 \x01(\fR\x03csr\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x1d\n" +
 	"\n" +
-	"join_token\x18\x03 \x01(\tR\tjoinToken\"R\n" +
+	"join_token\x18\x03 \x01(\tR\tjoinToken\"\x84\x01\n" +
 	"\x18IssueCertificateResponse\x12\x14\n" +
 	"\x05chain\x18\x01 \x03(\fR\x05chain\x12 \n" +
-	"\vauthorities\x18\x02 \x03(\fR\vauthorities2t\n" +
+	"\vauthorities\x18\x02 \x03(\fR\vauthorities\x120\n" +
+	"\bkey_ring\x18\x03 \x01(\v2\x15.outrigger.v1.KeyRingR\akeyRing2t\n" +
 	"\x0fIdentityService\x12a\n" +
 	"\x10IssueCertificate\x12%.outrigger.v1.IssueCertificateRequest\x1a&.outrigger.v1.IssueCertificateResponseBDZBgithub.com/outrigger-mesh/outrigger/proto/outrigger/v1;outriggerv1b\x06proto3"
 
@@ -174,15 +184,17 @@ var file_outrigger_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
 var file_outrigger_v1_identity_proto_goTypes = []any{
 	(*IssueCertificateRequest)(nil),  // 0: outrigger.v1.IssueCertificateRequest
 	(*IssueCertificateResponse)(nil), // 1: outrigger.v1.IssueCertificateResponse
+	(*KeyRing)(nil),                  // 2: outrigger.v1.KeyRing
 }
 var file_outrigger_v1_identity_proto_depIdxs = []int32{
-	0, // 0: outrigger.v1.IdentityService.IssueCertificate:input_type -> outrigger.v1.IssueCertificateRequest
-	1, // 1: outrigger.v1.IdentityService.IssueCertificate:output_type -> outrigger.v1.IssueCertificateResponse
-	1, // [1:2] is the sub-list for method output_type
-	0, // [0:1] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	2, // 0: outrigger.v1.IssueCertificateResponse.key_ring:type_name -> outrigger.v1.KeyRing
+	0, // 1: outrigger.v1.IdentityService.IssueCertificate:input_type -> outrigger.v1.IssueCertificateRequest
+	1, // 2: outrigger.v1.IdentityService.IssueCertificate:output_type -> outrigger.v1.IssueCertificateResponse
+	2, // [2:3] is the sub-list for method output_type
+	1, // [1:2] is the sub-list for method input_type
+	1, // [1:1] is the sub-list for extension type_name
+	1, // [1:1] is the sub-list for extension extendee
+	0, // [0:1] is the sub-list for field type_name
 }
 
 func init() { file_outrigger_v1_identity_proto_init() }
@@ -190,6 +202,7 @@ func file_outrigger_v1_identity_proto_init() {
 	if File_outrigger_v1_identity_proto != nil {
 		return
 	}
+	file_outrigger_v1_keyring_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -26,11 +26,9 @@ const (
 )
 
 // KeyRing seals request states and cursors, so that every sidecar of a fleet can open what any of them sealed. The control
-// plane makes it and replaces its keys; it is delivered to every sidecar and never shown.
+// plane makes it and replaces its keys; every sidecar gets it with its certificate, and it is never shown.
 type KeyRing struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "sealing", the only one.
-	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Newest first. The first one that is in use seals; all of them open.
 	Keys          []*SealingKey `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -65,13 +63,6 @@ func (x *KeyRing) ProtoReflect() protoreflect.Message {
 // Deprecated: Use KeyRing.ProtoReflect.Descriptor instead.
 func (*KeyRing) Descriptor() ([]byte, []int) {
 	return file_outrigger_v1_keyring_proto_rawDescGZIP(), []int{0}
-}
-
-func (x *KeyRing) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
 }
 
 func (x *KeyRing) GetKeys() []*SealingKey {
@@ -149,10 +140,9 @@ var File_outrigger_v1_keyring_proto protoreflect.FileDescriptor
 
 const file_outrigger_v1_keyring_proto_rawDesc = "" +
 	"\n" +
-	"\x1aoutrigger/v1/keyring.proto\x12\foutrigger.v1\"K\n" +
-	"\aKeyRing\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12,\n" +
-	"\x04keys\x18\x02 \x03(\v2\x18.outrigger.v1.SealingKeyR\x04keys\"\\\n" +
+	"\x1aoutrigger/v1/keyring.proto\x12\foutrigger.v1\"=\n" +
+	"\aKeyRing\x12,\n" +
+	"\x04keys\x18\x02 \x03(\v2\x18.outrigger.v1.SealingKeyR\x04keysJ\x04\b\x01\x10\x02\"\\\n" +
 	"\n" +
 	"SealingKey\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +

@@ -1,0 +1,85 @@
+package ca
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+)
+
+// ids are the ring's keys, newest first.
+func ids(r *outriggerv1.KeyRing) (out []uint32) {
+	for _, k := range r.GetKeys() {
+		out = append(out, k.Id)
+	}
+	return out
+}
+
+func TestEverySidecarGetsTheSameSealingKeys(t *testing.T) {
+	w := newWorld(t)
+	first, err := w.keyRing(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := w.keyRing(t.Context())
+	if err != nil || !proto.Equal(first, again) {
+		t.Errorf("another sidecar gets %v (%v), want %v", ids(again), err, ids(first))
+	}
+	if k := first.Keys[0]; len(first.Keys) != 1 || len(k.Secret) != 32 || k.SealsFromUnix > w.clock.now().Unix() {
+		t.Errorf("a new ring has %d keys, the first of %d bytes; want one of 32 that seals at once", len(first.Keys), len(k.Secret))
+	}
+}
+
+// TestASealingKeyIsEverywhereBeforeItSeals walks a month: a new key must be known for a certificate's whole life before
+// it seals, and a key must stay a day after its successor took over.
+func TestASealingKeyIsEverywhereBeforeItSeals(t *testing.T) {
+	for _, life := range []time.Duration{0, 10 * 24 * time.Hour} {
+		w := newWorld(t)
+		if life != 0 {
+			w.opts.SidecarLife = life
+		}
+		known, last := map[uint32]time.Time{}, uint32(0)
+		for range 24 * 60 {
+			ring, err := w.keyRing(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			now := w.clock.now()
+			for i, k := range ring.Keys {
+				if _, ok := known[k.Id]; !ok {
+					known[k.Id] = now
+				}
+				sealsIn := time.Unix(k.SealsFromUnix, 0).Sub(known[k.Id])
+				if k.Id > 1 && sealsIn < w.opts.SidecarLife {
+					t.Fatalf("key %d seals %v after it was first given out, want at least %v", k.Id, sealsIn, w.opts.SidecarLife)
+				}
+				if i > 0 && now.Sub(time.Unix(ring.Keys[i-1].SealsFromUnix, 0)) > 2*w.opts.SidecarLife+sealedLife+time.Hour {
+					t.Fatalf("key %d is still in the ring %v at %v", k.Id, ids(ring), now)
+				}
+			}
+			if len(ring.Keys) > 3 || !slices.IsSortedFunc(ring.Keys, func(a, b *outriggerv1.SealingKey) int { return int(b.Id) - int(a.Id) }) {
+				t.Fatalf("ring %v, want at most three, newest first", ids(ring))
+			}
+			last = ring.Keys[0].Id
+			w.clock.advance(time.Hour)
+		}
+		if last < 2 {
+			t.Errorf("after 60 days the newest key is %d, want it replaced", last)
+		}
+	}
+}
+
+func TestACertificateComesWithTheSealingKeys(t *testing.T) {
+	w := newWorld(t)
+	_, csr := newRequest(t)
+	resp, err := w.IssueCertificate(t.Context(), &outriggerv1.IssueCertificateRequest{NodeId: "a", JoinToken: w.token(1), Csr: csr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, _ := w.keyRing(t.Context()); !proto.Equal(resp.KeyRing, want) {
+		t.Errorf("got keys %v, want %v", ids(resp.KeyRing), ids(want))
+	}
+}
