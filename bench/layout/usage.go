@@ -36,20 +36,20 @@ func usageOf(pid int) (record.Usage, error) {
 		u.PeakRSSMiB = float64(status.VmHWM) / mib
 	}
 	for _, tid := range threads(pid) {
-		addThread(&u, pid, tid)
+		addThread(&u, p, tid)
 	}
 	return u, nil
 }
 
 // addThread adds a thread's context switches, and what its children have used. One that has ended adds nothing.
-func addThread(u *record.Usage, pid, tid int) {
-	if t, err := (procfs.Proc{PID: pid}).Thread(tid); err == nil {
+func addThread(u *record.Usage, p procfs.Proc, tid int) {
+	if t, err := p.Thread(tid); err == nil {
 		if status, err := t.NewStatus(); err == nil {
 			u.VoluntarySwitches += int64(status.VoluntaryCtxtSwitches)
 			u.InvoluntarySwitches += int64(status.NonVoluntaryCtxtSwitches)
 		}
 	}
-	for _, child := range childrenOf(pid, tid) {
+	for _, child := range childrenOf(p.PID, tid) {
 		if c, err := usageOf(child); err == nil {
 			add(u, c)
 		}
