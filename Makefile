@@ -7,8 +7,8 @@ THROUGH     := PROXY='$(CURDIR)/$(INTEROP)/sidecar.sh {UPSTREAM} {PORT}'
 # How many checks of `make interop` pass with nothing between: fewer through the sidecar means that some did not run.
 INTEROP_CHECKS := 237
 
-.PHONY: help build quickstart test test-fast fuzz check generate breaking-baseline conformance interop bench-path \
-	bench-gate clean
+.PHONY: help build quickstart test test-fast fuzz check generate breaking-baseline conformance interop \
+	bench-programs bench bench-compare bench-gate bench-micro clean
 
 help: ## List the commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -64,19 +64,28 @@ interop: build ## Run real MCP clients through the sidecar against real servers.
 	$(INTEROP)/install.sh
 	$(THROUGH) STRICT=1 EXPECT=$(INTEROP_CHECKS) node $(INTEROP)/run-all.mjs
 
-# SHORT=1 measures for less time, for CI.
-BENCH = bin/bench-path $(if $(SHORT),-rounds 3 -warm 200ms -measure 1s -retries 1)
+# SHORT=1 measures fewer cases for less time; SCENARIO=path,latency only those; BENCHFLAGS are passed on.
+BENCH = bin/bench/run $(if $(SHORT),-short) $(if $(SCENARIO),-scenario $(SCENARIO))
 
-bench-path: build ## Measure a call directly, through nginx and through the sidecar; SHORT=1 takes a minute and a half.
-	tools/packages.sh nginx taskset
-	$(GO) build -o bin/bench-path ./bench/path
-	$(BENCH)
+bench-programs: build
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/bench/ ./bench/run ./bench/load ./bench/null
 
-bench-gate: SHORT = 1
-bench-gate: build ## Fail when a call costs more than 2.2 times nginx, or as an event stream 2.5 (GATE_JSON, GATE_SSE).
+bench: bench-programs ## Measure everything and write bench/results; SHORT=1 takes some 10 minutes, SCENARIO=a,b only those.
 	tools/packages.sh nginx taskset
-	$(GO) build -o bin/bench-path ./bench/path
-	$(BENCH) -conns 64 -gate
+	$(BENCH) -history bench/HISTORY.md $(BENCHFLAGS)
+
+bench-compare: bench-programs ## Say what changed beyond noise from one run to another: A=bench/results/... B=bench/results/...
+	bin/bench/run compare $(A) $(B)
+
+bench-gate: bench-programs ## Fail when a call costs more than 2.2 times nginx, or as an event stream 2.5 (GATE_JSON, GATE_SSE).
+	tools/packages.sh nginx taskset
+	bin/bench/run -gate $(BENCHFLAGS)
+
+# With -p 1 no two packages are measured at once. DIR may be a run's folder, whose report then shows these too.
+bench-micro: DIR ?= bin/bench
+bench-micro: ## Run the micro-benchmarks beside the code, COUNT times each, into DIR/micro.txt.
+	$(GO) test -run '^$$' -bench . -benchmem -count $(or $(COUNT),6) -p 1 ./proto/... ./sidecar/... ./controlplane/... \
+	    | tee $(DIR)/micro.txt
 
 clean: ## Remove what was built. The caches outside the tree stay.
 	rm -rf bin $(INTEROP)/node_modules $(INTEROP)/bridges/node_modules
