@@ -29,6 +29,11 @@ const (
 	kindLibraries = "libraries"
 )
 
+// noPackage stands for functions that are in none: assembly, C, the kernel.
+const noPackage = "(no package)"
+
+var kindsInOrder = []string{kindPath, kindOurs, kindRuntime, kindStandard, kindLibraries}
+
 // onPath are our packages that carry calls: what a call costs is to be spent there.
 var onPath = []string{
 	"sidecar/http1", "sidecar/proxy", "sidecar/mcp", "sidecar/session", "sidecar/upstream", "sidecar/lazyctx",
@@ -90,7 +95,7 @@ func packageOf(symbol string) string {
 	slash := strings.LastIndexByte(name, '/') + 1
 	dot := strings.IndexByte(name[slash:], '.')
 	if dot <= 0 {
-		return "(unknown)" // the kernel's, C's or the linker's
+		return noPackage
 	}
 	name = name[:slash+dot]
 	if plain, err := url.PathUnescape(name); err == nil {
@@ -107,7 +112,7 @@ func kindOf(name string) string {
 		return kindPath
 	case name == "main", slices.Contains([]string{"sidecar", "controlplane", "proto", "bench"}, first) && nested:
 		return kindOurs
-	case name == "(unknown)", name == "runtime", name == "syscall", strings.HasPrefix(name, "runtime/"),
+	case name == noPackage, name == "runtime", name == "syscall", strings.HasPrefix(name, "runtime/"),
 		strings.HasPrefix(name, "internal/runtime/"):
 		return kindRuntime
 	case strings.Contains(first, "."):

@@ -23,9 +23,9 @@ func TestASymbolsPackage(t *testing.T) {
 		"internal/runtime/syscall.Syscall6":                                                "internal/runtime/syscall",
 		"runtime.mallocgc":                                                                 "runtime",
 		"main.run":                                                                         "main",
-		"[kernel.kallsyms]":                                                                "(unknown)",
-		"aeshashbody":                                                                      "(unknown)",
-		"":                                                                                 "(unknown)",
+		"[kernel.kallsyms]":                                                                noPackage,
+		"aeshashbody":                                                                      noPackage,
+		"":                                                                                 noPackage,
 	} {
 		if got := packageOf(symbol); got != want {
 			t.Errorf("packageOf(%q) = %q, want %q", symbol, got, want)
@@ -37,7 +37,7 @@ func TestAPackagesKind(t *testing.T) {
 	for name, want := range map[string]string{
 		"sidecar/http1": kindPath, "sidecar/upstream": kindPath, "sidecar/upstream/streamable": kindPath,
 		"sidecar/telemetry": kindOurs, "sidecar/http1x": kindOurs, "main": kindOurs, "proto/resource": kindOurs,
-		"runtime": kindRuntime, "internal/runtime/syscall": kindRuntime, "syscall": kindRuntime, "(unknown)": kindRuntime,
+		"runtime": kindRuntime, "internal/runtime/syscall": kindRuntime, "syscall": kindRuntime, noPackage: kindRuntime,
 		"runtime/pprof": kindRuntime, "internal/poll": kindStandard, "net/http": kindStandard, "sync": kindStandard,
 		"github.com/prometheus/client_golang/prometheus": kindLibraries, "golang.org/x/sync/errgroup": kindLibraries,
 	} {

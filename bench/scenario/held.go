@@ -1,0 +1,178 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/bench/layout"
+)
+
+const (
+	// A process's memory has settled when it moved by less than settleShare of it for settleFor.
+	settleFor   = time.Second
+	settleEvery = 100 * time.Millisecond
+	settleShare = 0.005
+	// settleMost is how long memory may take to settle; what it is then counts.
+	settleMost = 12 * time.Second
+	// holdMost is how long opening may take, and letting go.
+	holdMost = 90 * time.Second
+)
+
+// held is what a sidecar's memory was around opening many of one thing: sizes in MiB.
+type held struct {
+	opened    int     // how many were open
+	setUp     float64 // seconds to open them
+	before    float64 // RSS, settled
+	open      float64 // RSS while they are open, settled
+	live      float64 // what is in use of the heap and of stacks while they are open, less what was before
+	released  float64 // RSS after they were let go, settled
+	collected float64 // RSS after two collections more, settled
+	left      float64 // sessions and streams that the sidecar still has
+}
+
+// each is a growth in KiB for each of what was opened.
+func (h held) each(growthMiB float64) float64 { return growthMiB * 1024 / float64(h.opened) }
+
+// hold opens what the load generator's args say at a sidecar that serves /debug/pprof, looks at its memory, and lets go.
+func hold(ctx context.Context, l *layout.Layout, sidecar *layout.Process, args ...string) (h held, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, 4*holdMost, errors.New("holding took too long"))
+	defer cancel()
+	atRest, err := collected(ctx, sidecar)
+	if err != nil {
+		return h, err
+	}
+	if h.before, err = settle(ctx, sidecar, settleMost); err != nil {
+		return h, err
+	}
+	begun := time.Now()
+	load, err := l.Hold(ctx, append(args, sidecar.URL)...)
+	if err != nil {
+		return h, err
+	}
+	h.opened, h.setUp = load.Holding, time.Since(begun).Seconds()
+	lookErr := h.look(ctx, sidecar, atRest)
+	found, err := load.Stop()
+	if err := errors.Join(lookErr, err); err != nil {
+		return h, err
+	}
+	if found.Failures > 0 || found.Wrong > 0 {
+		return h, fmt.Errorf("%d failures and %d wrong answers while holding, the first: %s", found.Failures, found.Wrong, found.FirstFailure)
+	}
+	return h, h.letGo(ctx, sidecar)
+}
+
+// firstCalls makes calls on each of the wires, so that what a process takes once, at its first calls, is there before its
+// memory is looked at.
+func firstCalls(ctx context.Context, l *layout.Layout, p *layout.Process, eras ...string) error {
+	for _, era := range eras {
+		found, err := l.Load(ctx, "-era", era, "-conns", "4", "-calls", "400", "-streamed", "0.5", p.URL)
+		if err != nil {
+			return err
+		}
+		if text := wrongs(&found); text != "" {
+			return errors.New(text)
+		}
+	}
+	return nil
+}
+
+// look takes the figures of while all are open.
+func (h *held) look(ctx context.Context, sidecar *layout.Process, atRest metrics) (err error) {
+	if h.open, err = settle(ctx, sidecar, settleMost); err != nil {
+		return err
+	}
+	now, err := collected(ctx, sidecar)
+	h.live = (now.liveBytes() - atRest.liveBytes()) / (1 << 20)
+	return err
+}
+
+// letGo takes the figures of after.
+func (h *held) letGo(ctx context.Context, sidecar *layout.Process) (err error) {
+	if h.left, err = drained(ctx, sidecar); err != nil {
+		return err
+	}
+	if h.released, err = settle(ctx, sidecar, settleMost); err != nil {
+		return err
+	}
+	if err := collect(ctx, sidecar); err != nil {
+		return err
+	}
+	h.collected, err = settle(ctx, sidecar, settleMost)
+	return err
+}
+
+// collected is what a process says of itself after it collected its garbage.
+func collected(ctx context.Context, p *layout.Process) (metrics, error) {
+	if err := collect(ctx, p); err != nil {
+		return nil, err
+	}
+	return readMetrics(ctx, p)
+}
+
+// settle waits until a process's resident memory has settled, at most for a time, and returns it in MiB.
+func settle(ctx context.Context, p *layout.Process, most time.Duration) (float64, error) {
+	var seen []float64
+	tick := time.NewTicker(settleEvery)
+	defer tick.Stop()
+	for end := time.Now().Add(most); ; {
+		u, err := p.Usage()
+		if err != nil {
+			return 0, err
+		}
+		seen = append(seen, u.RSSMiB)
+		if settled(seen) || time.Now().After(end) {
+			return u.RSSMiB, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
+// settled reports whether the last of sizes seen every settleEvery have kept still.
+func settled(seen []float64) bool {
+	const n = int(settleFor/settleEvery) + 1
+	if len(seen) < n {
+		return false
+	}
+	last := seen[len(seen)-n:]
+	return slices.Max(last)-slices.Min(last) <= settleShare*slices.Max(last)
+}
+
+// drained waits until a sidecar has no session and no stream open, at most for holdMost, and returns how many are left.
+func drained(ctx context.Context, sidecar *layout.Process) (left float64, err error) {
+	tick := time.NewTicker(settleEvery)
+	defer tick.Stop()
+	for end := time.Now().Add(holdMost); ; {
+		m, err := readMetrics(ctx, sidecar)
+		if err != nil {
+			return 0, err
+		}
+		left = m["outrigger_sessions"] + m["outrigger_open_streams"]
+		if left == 0 || time.Now().After(end) {
+			return left, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
+// openable is how many things a sidecar can have open that take a number of files each, at most so many: it inherits
+// this process's limit, and needs some files for itself.
+func openable(most, filesEach int) int {
+	const own = 200
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return most
+	}
+	return max(1, min(most, (int(min(limit.Max, 1<<30))-own)/filesEach))
+}
