@@ -37,7 +37,7 @@ func plain(s string, most int) string {
 // of figures have, is text already.
 var markdown = strings.NewReplacer(
 	"&", "&amp;", "<", "&lt;", ">", "&gt;",
-	`\`, `\\`, "|", `\|`, "`", "\\`", "*", `\*`, "[", `\[`, "]", `\]`, "~", `\~`, "$", `\$`,
+	`\`, `\\`, "|", "&#124;", "`", "\\`", "*", `\*`, "[", `\[`, "]", `\]`, "~", `\~`, "$", `\$`,
 )
 
 // escape is a stranger's s as Markdown that shows it and does nothing else, in one line.
