@@ -2,10 +2,12 @@ package http1
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -34,8 +36,12 @@ const (
 // inputs are buffers of connections that need none at present.
 var inputs = sync.Pool{New: func() any { return new([readBuffer]byte) }}
 
-// errNotOurs ends the reading of requests on a connection that net/http must serve.
-var errNotOurs = errors.New("not a plain request")
+var (
+	// errNotOurs ends the reading of requests on a connection that net/http must serve.
+	errNotOurs = errors.New("not a plain request")
+	// errEnded ends it after an answer that was the connection's last.
+	errEnded = errors.New("the last request was answered")
+)
 
 // conn is one connection from its first byte to its end, or until it is handed over.
 type conn struct {
@@ -51,12 +57,15 @@ type conn struct {
 	// Owned by serve.
 	in      []byte // in[r:w] was read and is not used yet; nil while an answer streams
 	r, w    int
-	header  http.Header // of the request
+	head    knownHead   // of the last request
 	answer  http.Header // of the answer
-	values  []string    // what header's values lie in
 	vector  [3][]byte   // what one write sends
 	buffers net.Buffers // vector's part that is left
 	watched bool
+	lingers bool                  // the last answer is to be read before the connection closes
+	now     time.Time             // of the last write
+	turns   func(fd uintptr) bool // turn, made once
+	failed  error                 // why turn ended the connection; nil when it left bytes to serve
 
 	phase   atomic.Int32
 	gone    atomic.Bool // the client closed, or its side of the connection
@@ -75,13 +84,14 @@ func rawConn(nc net.Conn) (syscall.RawConn, bool) {
 
 func newConn(s *Server, nc net.Conn, raw syscall.RawConn) *conn {
 	c := &conn{
-		s: s, nc: nc, raw: raw, id: s.lastID.Add(1), local: nc.LocalAddr(),
-		header: make(http.Header), answer: make(http.Header),
+		s: s, nc: nc, raw: raw, id: s.lastID.Add(1), local: nc.LocalAddr(), now: time.Now(),
+		head: knownHead{header: make(http.Header)}, answer: make(http.Header),
 		template: &http.Request{
 			Method: http.MethodPost, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: nc.RemoteAddr().String(),
 		},
 	}
-	c.template.Header = c.header
+	c.template.Header = c.head.header
+	c.turns = c.turn
 	c.rd.set, c.rd.def = nc.SetReadDeadline, s.IdleTimeout
 	c.wd.set, c.wd.def = nc.SetWriteDeadline, writeTimeout
 	return c
@@ -96,13 +106,19 @@ func (c *conn) serve() {
 		}
 	}()
 	for {
-		head, length, err := c.readHead()
+		var err error
+		if c.r == c.w {
+			err = c.await()
+		}
+		if err == nil {
+			err = c.readHead()
+		}
 		if err == errNotOurs && !c.refusePreface() {
 			handed = true
 			c.handOver()
 			return
 		}
-		if err != nil || !c.serveRequest(head, length) {
+		if err != nil || !c.serveRequest() {
 			return
 		}
 	}
@@ -111,16 +127,21 @@ func (c *conn) serve() {
 // close ends the connection and gives back its place.
 func (c *conn) close() {
 	c.phase.Store(over)
-	c.cut()
+	if c.lingers {
+		c.linger()
+	}
+	_ = c.nc.Close() // closed before, or nothing could be done about it
+	c.left()
 	c.rest()
 	c.s.watch.remove(c)
 	c.s.forget(c)
 	c.s.free()
 }
 
-// cut breaks the connection off, from any goroutine: what waits on it fails, and serve ends.
+// cut breaks the connection off, from any goroutine: what waits on it fails, and serve ends. To close it would wait for a
+// handler that turn runs.
 func (c *conn) cut() {
-	_ = c.nc.Close() // closed before, or nothing could be done about it
+	shutdown(c.raw)
 	c.left()
 }
 
@@ -137,6 +158,7 @@ func (c *conn) left() {
 	if x := c.current.Load(); x != nil {
 		x.ctx.Cancel()
 	}
+	c.rd.wake()
 }
 
 // refusePreface refuses what may be HTTP/2's preface behind requests. net/http sees a connection without a past and would
@@ -145,7 +167,7 @@ func (c *conn) refusePreface() bool {
 	if !c.watched || !bytes.HasPrefix(c.in[c.r:c.w], []byte("PR")) {
 		return false
 	}
-	_ = c.write([]byte("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"), nil, nil) // the connection ends in any case
+	_ = c.write(time.Now(), []byte("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"), nil, nil) // the connection ends in any case
 	return true
 }
 
@@ -158,47 +180,15 @@ func (c *conn) handOver() {
 	c.s.forget(c)
 }
 
-// readHead waits for a request and reads its head, which stays in the buffer: it holds until the next read.
-func (c *conn) readHead() (head []byte, length int64, err error) {
-	if c.r == c.w {
-		if err := c.await(); err != nil {
-			return nil, 0, err
-		}
-	}
-	for line, late := 0, false; ; {
-		end, next, ok := headEnd(c.in[c.r:c.w], line)
-		if !ok || end == 0 && c.w-c.r >= c.s.MaxHeadBytes {
-			return nil, 0, errNotOurs
-		}
-		if end > 0 {
-			head = c.in[c.r : c.r+end]
-			if length, ok = plainHead(head); !ok {
-				return nil, 0, errNotOurs
-			}
-			c.r += end
-			if late {
-				c.rd.ask(time.Time{})
-			}
-			return head, length, nil
-		}
-		if line = next; !late {
-			late = true
-			c.rd.ask(time.Now().Add(c.s.HeadTimeout))
-		}
-		if err := c.fill(); err == io.EOF {
-			return nil, 0, errNotOurs // half a head
-		} else if err != nil {
-			return nil, 0, err
-		}
-	}
-}
-
-// await reads the first bytes of a request. Until they come the connection is idle, and Shutdown may close it.
+// await waits for the first bytes of a request. A socket's own connection serves meanwhile what needs no more than those.
 func (c *conn) await() error {
-	if len(c.in) != readBuffer {
-		c.in = inputs.Get().(*[readBuffer]byte)[:]
+	switch c.nc.(type) {
+	case *net.TCPConn, *net.UnixConn:
+		return c.serveTurns()
 	}
-	c.r, c.w = 0, 0
+	if err := c.takeTurn(); err != nil {
+		return err
+	}
 	c.phase.Store(idle)
 	if c.s.stopping.Load() {
 		return net.ErrClosed
@@ -211,6 +201,128 @@ func (c *conn) await() error {
 		return nil // an error that came with bytes comes again
 	}
 	return err
+}
+
+// serveTurns waits for requests and serves those that come whole in one read, until one does not: then what has come of
+// it is in the buffer. An error ends the connection.
+func (c *conn) serveTurns() error {
+	for {
+		c.failed = nil
+		c.rd.beginIdle(time.Now())
+		err := c.raw.Read(c.turns)
+		c.rd.end()
+		switch {
+		case err == nil:
+			return c.failed
+		case !c.gone.Load() || !errors.Is(err, os.ErrDeadlineExceeded):
+			return err
+		}
+		// left has ended the wait: the socket has the client's end, and perhaps a request before it.
+	}
+}
+
+// turn reads what there is and serves the requests that it holds whole. It reports false to be called again when there is
+// more, and true with an error in c.failed when the connection ends, or without when there are bytes left that need more.
+//
+// Hot: a call costs no read that finds nothing. As a function for RawConn.Read it waits for whatever came since it was
+// called, also while a handler ran. What came just before is not told apart from what it read: of a client's end that
+// was among it, left tells.
+func (c *conn) turn(fd uintptr) (done bool) {
+	c.rd.end()
+	for {
+		if c.failed = c.takeTurn(); c.failed != nil {
+			return true
+		}
+		n, err := readNow(fd, c.in)
+		if err != syscall.EAGAIN && n <= 0 {
+			c.failed = cmp.Or(err, io.EOF)
+			return true
+		}
+		for c.w = max(n, 0); c.r < c.w; {
+			if !c.arrived() {
+				return true
+			}
+			if !c.serveRequest() {
+				c.failed = errEnded
+				return true
+			}
+		}
+		if n < readBuffer && c.idles() {
+			return false
+		}
+	}
+}
+
+// takeTurn makes the connection ready to read requests. It fails when Shutdown was faster.
+func (c *conn) takeTurn() error {
+	if len(c.in) != readBuffer {
+		c.in = inputs.Get().(*[readBuffer]byte)[:]
+	}
+	c.r, c.w = 0, 0
+	if c.phase.Load() != active && !c.phase.CompareAndSwap(idle, active) || c.s.stopping.Load() {
+		return net.ErrClosed
+	}
+	return nil
+}
+
+// idles reports whether the connection may wait for a request, in which Shutdown can close it.
+func (c *conn) idles() bool {
+	c.rd.beginIdle(c.now)
+	c.phase.Store(idle)
+	return !c.gone.Load() && !c.s.stopping.Load()
+}
+
+// arrived reports whether the buffer holds a whole request that is ours, whose head it takes.
+func (c *conn) arrived() bool {
+	end, _, ok := c.takeHead(0)
+	if !ok || end == 0 || int64(c.w-c.r-end) < c.head.length {
+		return false
+	}
+	c.r += end
+	return true
+}
+
+// readHead reads the head of a request of which some is in the buffer.
+func (c *conn) readHead() error {
+	for line, late := 0, false; ; {
+		end, next, ok := c.takeHead(line)
+		if !ok || end == 0 && c.w-c.r >= c.s.MaxHeadBytes {
+			return errNotOurs
+		}
+		if end > 0 {
+			c.r += end
+			if late {
+				c.rd.reset()
+			}
+			return nil
+		}
+		if line = next; !late {
+			late = true
+			c.rd.ask(time.Now().Add(c.s.HeadTimeout))
+		}
+		if err := c.fill(); err == io.EOF {
+			return errNotOurs // half a head
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// takeHead is headEnd for the buffer, which also takes a head that is whole and plain.
+func (c *conn) takeHead(from int) (end, next int, ok bool) {
+	b := c.in[c.r:c.w]
+	if end = c.head.again(b); end > 0 {
+		return end, 0, true
+	}
+	end, next, ok = headEnd(b, from)
+	if !ok || end == 0 {
+		return 0, next, ok
+	}
+	length, ok := plainHead(b[:end])
+	if ok {
+		c.head.learn(string(b[:end]), length)
+	}
+	return end, next, ok
 }
 
 // rest gives the buffer away while an answer goes on without it: idle streams are many.
@@ -241,14 +353,15 @@ func (c *conn) fill() error {
 
 // read reads from the network within the deadline.
 func (c *conn) read(p []byte) (int, error) {
-	c.rd.begin()
+	c.rd.begin(time.Now())
 	defer c.rd.end()
 	return c.nc.Read(p)
 }
 
 // write sends up to three parts in one piece, within the deadline. A client that cannot be written to has left.
-func (c *conn) write(a, b, end []byte) error {
-	c.wd.begin()
+func (c *conn) write(now time.Time, a, b, end []byte) error {
+	c.now = now
+	c.wd.begin(now)
 	defer c.wd.end()
 	var err error
 	if len(b) == 0 && len(end) == 0 {

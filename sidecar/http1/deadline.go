@@ -15,6 +15,7 @@ type deadline struct {
 	want time.Time  // what was asked for; zero takes the default
 	at   time.Time  // what the socket was told; zero for nothing
 	busy bool       // a read or write may be waiting
+	idle bool       // what may be waiting is beginIdle's
 }
 
 // ask sets the bound, also of a read or write that waits at present.
@@ -23,26 +24,50 @@ func (d *deadline) ask(t time.Time) {
 	defer d.mu.Unlock()
 	d.want = t
 	if d.busy {
-		d.tellLocked()
+		d.tellLocked(time.Now())
 	}
 }
 
+// reset takes back what was asked for.
+func (d *deadline) reset() {
+	d.mu.Lock()
+	d.want = time.Time{}
+	d.mu.Unlock()
+}
+
 // begin comes before each read or write, end after it.
-func (d *deadline) begin() {
+func (d *deadline) begin(now time.Time) {
 	d.mu.Lock()
 	d.busy = true
-	d.tellLocked()
+	d.tellLocked(now)
+	d.mu.Unlock()
+}
+
+// beginIdle is begin before a wait that wake may end.
+func (d *deadline) beginIdle(now time.Time) {
+	d.mu.Lock()
+	d.busy, d.idle = true, true
+	d.tellLocked(now)
 	d.mu.Unlock()
 }
 
 func (d *deadline) end() {
 	d.mu.Lock()
-	d.busy = false
+	d.busy, d.idle = false, false
 	d.mu.Unlock()
 }
 
-func (d *deadline) tellLocked() {
-	now := time.Now()
+// wake makes a wait that began with beginIdle return with os.ErrDeadlineExceeded.
+func (d *deadline) wake() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.idle {
+		d.at = time.Unix(1, 0)
+		_ = d.set(d.at) // fails when closed, and then nothing waits
+	}
+}
+
+func (d *deadline) tellLocked(now time.Time) {
 	t := d.want
 	if t.IsZero() {
 		t = now.Add(d.def)

@@ -2,8 +2,6 @@ package http1
 
 import (
 	"bytes"
-	"net/http"
-	"strings"
 )
 
 // maxFields is how many header lines a plain head may have.
@@ -94,23 +92,32 @@ func plainHead(b []byte) (length int64, ok bool) {
 		if !ok || fields == maxFields {
 			return 0, false
 		}
-		switch kindOf(name) {
-		case isHost:
-			hosts++
-			ok = len(value) > 0 && all(value, inHost)
-		case isLength:
-			lengths++
-			length, ok = parseLength(value)
-		case isConnection:
-			ok = fold(value, "keep-alive")
-		case isUnusual:
-			ok = false
-		}
-		if !ok {
+		k := kindOf(name)
+		n, ok := plainValue(k, value)
+		switch {
+		case !ok:
 			return 0, false
+		case k == isHost:
+			hosts++
+		case k == isLength:
+			length = n
+			lengths++
 		}
 	}
 	return length, hosts == 1 && lengths == 1
+}
+
+// plainValue reports whether a field may have a value in a plain head, and what Content-Length's is.
+func plainValue(k kind, value []byte) (length int64, ok bool) {
+	switch k {
+	case isHost:
+		return 0, len(value) > 0 && all(value, inHost)
+	case isLength:
+		return parseLength(value)
+	case isConnection:
+		return 0, fold(value, "keep-alive")
+	}
+	return 0, k != isUnusual
 }
 
 // plainRequestLine reports whether a line is a POST to a path that means itself: nothing escaped, empty or relative.
@@ -232,49 +239,4 @@ func parseLength(b []byte) (n int64, ok bool) {
 		n = 10*n + int64(c-'0')
 	}
 	return n, true
-}
-
-// canonical writes the names in a plain head the way http.Header has them.
-func canonical(head []byte) {
-	_, b := cutLine(head)
-	for len(b) > len("\r\n") {
-		upper := true
-		for i, c := range b {
-			if c == ':' {
-				break
-			}
-			switch {
-			case upper && 'a' <= c && c <= 'z':
-				b[i] = c - ('a' - 'A')
-			case !upper && 'A' <= c && c <= 'Z':
-				b[i] = c + ('a' - 'A')
-			}
-			upper = c == '-'
-		}
-		_, b = cutLine(b)
-	}
-}
-
-// fields fills an http.Header from a plain head with canonical names, and returns the rest of what it says. Values are
-// parts of head, in slices of values, which it returns for the next time; only a name that comes twice costs memory.
-func fields(head string, h http.Header, values []string) (path, host string, used []string) {
-	line, head, _ := strings.Cut(head, "\r\n")
-	path = line[methodLen : len(line)-len(lineSuffix)]
-	for len(head) > len("\r\n") {
-		line, head, _ = strings.Cut(head, "\r\n")
-		name, value, _ := strings.Cut(line, ":")
-		value = trim(value)
-		if name == "Host" {
-			host = value
-			continue
-		}
-		if had := h[name]; had != nil {
-			h[name] = append(had, value)
-			continue
-		}
-		n := len(values)
-		values = append(values, value)
-		h[name] = values[n : n+1 : n+1]
-	}
-	return path, host, values
 }

@@ -48,6 +48,7 @@ type response struct {
 	chunked bool
 	closing bool // the connection ends with this answer
 	untyped bool // Content-Type is to be found from the body
+	dated   bool // the handler gave a Date
 	ended   bool
 
 	declared int64 // Content-Length as the handler set it; -1 for not
@@ -87,7 +88,7 @@ func (w *response) WriteHeader(status int) {
 	w.take()
 	if status < 200 && status != http.StatusSwitchingProtocols {
 		w.out = append(w.appendHead(w.out, status), "\r\n"...)
-		w.send(nil)
+		w.send(time.Now(), nil)
 		return
 	}
 	w.status = status
@@ -102,6 +103,7 @@ func (w *response) look() {
 	if _, typed := w.header["Content-Type"]; typed {
 		w.untyped = false
 	}
+	_, w.dated = w.header["Date"]
 	if v := w.header["Content-Length"]; len(v) > 0 && bodyAllowed(w.status) {
 		if n, ok := parseLength([]byte(strings.TrimSpace(v[0]))); ok {
 			w.declared = n
@@ -127,7 +129,7 @@ func (w *response) Write(p []byte) (int, error) {
 		w.out = append(w.out, p...)
 		return len(p), nil
 	}
-	if err := w.send(p); err != nil {
+	if err := w.send(time.Now(), p); err != nil {
 		return 0, err
 	}
 	return len(p), nil
@@ -159,7 +161,7 @@ func (w *response) holds(p []byte) bool {
 		if w.declared < 0 && len(w.out)-w.mark+len(p) <= maxWhole {
 			return true
 		}
-		w.frame(w.declared, p)
+		w.frame(time.Now(), w.declared, p)
 	}
 	return len(w.out)+len(p) <= maxHeld
 }
@@ -179,24 +181,28 @@ func (w *response) FlushError() error {
 		return w.err
 	}
 	w.take()
+	now := time.Now()
 	if !w.framed {
-		w.frame(w.declared, nil)
+		w.frame(now, w.declared, nil)
 	}
 	if c := w.c; c.r == c.w && w.body.left == 0 {
 		c.rest()
 	}
-	return w.send(nil)
+	return w.send(now, nil)
 }
 
 // frame completes the head: the answer has length bytes, or comes in chunks when that is -1. The request's body is
 // read to its end first: a client that still sends may not be reading, and what follows it may be the next request.
 // next is what of the answer's body comes behind out.
-func (w *response) frame(length int64, next []byte) {
+func (w *response) frame(now time.Time, length int64, next []byte) {
 	w.framed = true
 	w.closing = w.closing || w.c.s.stopping.Load() || w.status == http.StatusSwitchingProtocols || !w.body.drain()
 	w.body.closed = true
 	var space [256]byte
 	f := space[:0]
+	if !w.dated {
+		f = append(append(append(f, "Date: "...), w.c.s.date(now)...), crlf...)
+	}
 	if bodyAllowed(w.status) {
 		begin := w.out[w.mark:]
 		if len(begin) == 0 {
@@ -241,7 +247,7 @@ func (w *response) discard() {
 }
 
 // send writes out and more as one piece. After a failure nothing is written: what the client has may end anywhere.
-func (w *response) send(more []byte) error {
+func (w *response) send(now time.Time, more []byte) error {
 	var end []byte
 	if n := len(w.out) - w.mark + len(more); w.chunked && n > 0 {
 		w.openChunk(n)
@@ -250,7 +256,7 @@ func (w *response) send(more []byte) error {
 		}
 	}
 	if w.err == nil && len(w.out)+len(more) > 0 {
-		w.err = w.c.write(w.out, more, end)
+		w.err = w.c.write(now, w.out, more, end)
 	}
 	w.discard()
 	return w.err
@@ -271,12 +277,13 @@ func (w *response) finish() (keep bool) {
 		w.WriteHeader(http.StatusOK)
 	}
 	w.take()
+	now := time.Now()
 	if !w.framed {
 		length := w.declared
 		if length < 0 {
 			length = w.written
 		}
-		w.frame(length, nil)
+		w.frame(now, length, nil)
 	}
 	short := w.declared > w.written
 	if w.chunked {
@@ -287,12 +294,10 @@ func (w *response) finish() (keep bool) {
 		w.out = append(w.out, "0\r\n\r\n"...)
 		w.chunked = false
 	}
-	if w.send(nil) != nil || short {
+	if w.send(now, nil) != nil || short {
 		return false // cut off: the client must not take it for whole
 	}
-	if w.closing && (w.body.left > 0 || w.c.r < w.c.w) {
-		w.c.linger()
-	}
+	w.c.lingers = w.closing && (w.body.left > 0 || w.c.r < w.c.w)
 	return !w.closing
 }
 
@@ -309,9 +314,6 @@ func (w *response) appendHead(b []byte, status int) []byte {
 			b = append(append(b, name...), ": "...)
 			b = append(appendValue(b, v), crlf...)
 		}
-	}
-	if _, ok := w.header["Date"]; !ok && status >= 200 {
-		b = append(append(append(b, "Date: "...), w.c.s.now()...), crlf...)
 	}
 	return b
 }

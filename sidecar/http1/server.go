@@ -6,8 +6,8 @@
 // malformed things are never ours to parse or to judge. What plainHead accepts, net/http accepts with the same meaning
 // (FuzzHead, TestBothServersAgree).
 //
-// Handlers see what net/http would show them, with these differences. They must not keep the request's or the answer's
-// header after they return: the connection uses them again. They must not read the body while they answer. There is no
+// Handlers see what net/http would show them, with these differences. They must not change the request's header, nor keep
+// it or the answer's after they return: the connection uses both again. They must not read the body while they answer. There is no
 // Hijack and there are no trailers. BaseContext, ConnContext and ConnState of the http.Server are not called.
 //
 // A connection has one goroutine. On Linux one more for each Server watches for clients that leave, and cancels their
@@ -68,7 +68,7 @@ type Server struct {
 	fallbackEnded chan struct{} // closed when serveFallback returned
 
 	stopping atomic.Bool // set under mu; a connection that becomes idle looks at it
-	date     atomic.Pointer[date]
+	today    atomic.Pointer[date]
 	lastID   atomic.Uint64
 
 	mu        sync.Mutex // guards below
@@ -286,13 +286,12 @@ type date struct {
 	text   string
 }
 
-// now is the Date header's value, made once a second.
-func (s *Server) now() string {
-	t := time.Now()
-	d := s.date.Load()
-	if d == nil || d.second != t.Unix() {
-		d = &date{second: t.Unix(), text: t.UTC().Format(http.TimeFormat)}
-		s.date.Store(d)
+// date is the Date header's value, made once a second.
+func (s *Server) date(now time.Time) string {
+	d := s.today.Load()
+	if d == nil || d.second != now.Unix() {
+		d = &date{second: now.Unix(), text: now.UTC().Format(http.TimeFormat)}
+		s.today.Store(d)
 	}
 	return d.text
 }

@@ -113,3 +113,17 @@ func (w *watcher) control(c *conn, op int, e *unix.EpollEvent) (err error) {
 }
 
 func id(e unix.EpollEvent) uint64 { return uint64(uint32(e.Pad))<<32 | uint64(uint32(e.Fd)) }
+
+// readNow reads what a socket holds, or fails with EAGAIN.
+func readNow(fd uintptr, p []byte) (n int, err error) {
+	for {
+		if n, err = syscall.Read(int(fd), p); err != syscall.EINTR {
+			return n, err
+		}
+	}
+}
+
+// shutdown ends both directions of a connection without closing it.
+func shutdown(raw syscall.RawConn) {
+	_ = raw.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), syscall.SHUT_RDWR) }) // closed before, or by the peer
+}
