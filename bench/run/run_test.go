@@ -178,7 +178,7 @@ func TestATargetIsMeasuredAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	out, err := command(t.Context(), dir, "-scenario", "path", "-duration", "50ms", "-keep-noisy", "-target", "http://"+address+"/mcp",
+	out, err := command(t.Context(), dir, "-scenario", "path,concurrency,streaming", "-duration", "50ms", "-keep-noisy", "-target", "http://"+address+"/mcp",
 		"-pid", fmt.Sprint(null.Process.Pid)).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
