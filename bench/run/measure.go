@@ -116,8 +116,8 @@ func measureInto(ctx context.Context, o *options, dir string, describe func(reco
 	if err := r.write(record.Line{Kind: record.KindEnvironment, Environment: &e}); err != nil {
 		return total, err
 	}
-	for _, s := range o.scenarios {
-		fmt.Fprintf(progress, "%s: %s\n", s.Name, s.Question)
+	for i, s := range o.scenarios {
+		fmt.Fprintf(progress, "scenario %d of %d, %s: %s\n", i+1, len(o.scenarios), s.Name, s.Question)
 		described := describe(s.Scenario)
 		if err := r.write(record.Line{Kind: record.KindScenario, Scenario: &described}); err != nil {
 			return total, err

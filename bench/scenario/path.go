@@ -68,7 +68,11 @@ func pathTargets() (list []record.Target) {
 }
 
 func runPath(ctx context.Context, b *Bench) error {
-	subjects, err := b.Subjects(ctx, "direct", "nginx", "sidecar", "peers")
+	names := []string{"direct", "nginx", "sidecar", "peers"}
+	if b.Gate {
+		names = []string{"nginx", "sidecar"}
+	}
+	subjects, err := b.Subjects(ctx, names...)
 	if err != nil {
 		return err
 	}
