@@ -74,18 +74,16 @@ bench: bench-programs ## Measure everything and write bench/results; SHORT=1 tak
 	tools/packages.sh nginx taskset
 	$(BENCH) -history bench/HISTORY.md $(BENCHFLAGS)
 
-bench-compare: bench-programs ## Say what changed beyond noise from one run to another: A=bench/results/... B=bench/results/...
-	bin/bench/run compare $(A) $(B)
+bench-compare: ## Say what changed beyond noise from one run to another: A=bench/results/... B=bench/results/...
+	@$(GO) run ./bench/run compare $(A) $(B)
+	@[ ! -f $(A)/micro.txt ] || [ ! -f $(B)/micro.txt ] || bench/micro.sh compare $(A) $(B)
 
 bench-gate: bench-programs ## Fail when a call costs more than 2.2 times nginx, or as an event stream 2.5 (GATE_JSON, GATE_SSE).
 	tools/packages.sh nginx taskset
 	bin/bench/run -gate $(BENCHFLAGS)
 
-# With -p 1 no two packages are measured at once. DIR may be a run's folder, whose report then shows these too.
-bench-micro: DIR ?= bin/bench
-bench-micro: ## Run the micro-benchmarks beside the code, COUNT times each, into DIR/micro.txt.
-	$(GO) test -run '^$$' -bench . -benchmem -count $(or $(COUNT),6) -p 1 ./proto/... ./sidecar/... ./controlplane/... \
-	    | tee $(DIR)/micro.txt
+bench-micro: ## Run the micro-benchmarks beside the code into DIR/micro.txt (bin/bench); a run's report then shows them too.
+	bench/micro.sh $(or $(DIR),bin/bench)
 
 clean: ## Remove what was built. The caches outside the tree stay.
 	rm -rf bin $(INTEROP)/node_modules $(INTEROP)/bridges/node_modules

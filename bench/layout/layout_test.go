@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -402,5 +403,42 @@ func TestAClosedLayoutStartsNothing(t *testing.T) {
 	}
 	if _, err := l.Null(t.Context()); err == nil {
 		t.Error("a closed layout started a process")
+	}
+}
+
+func TestRedisServes(t *testing.T) {
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		t.Skip("no redis-server here")
+	}
+	l := newLayout(t)
+	p, err := l.Redis(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("tcp", p.Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	answer := make([]byte, 7)
+	c.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := io.WriteString(c, "PING\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, answer); err != nil || string(answer) != "+PONG\r\n" {
+		t.Errorf("PING is answered with %q, %v", answer, err)
+	}
+}
+
+func TestTheEnvironmentNamesMachineAndPrograms(t *testing.T) {
+	e := Environment(t.Context(), "run -short", programs)
+	if e.Machine == "" || e.Cores < 1 || e.MemoryMiB < 1 || e.Kernel == "" || e.Go != runtime.Version() || e.Command != "run -short" {
+		t.Errorf("environment %+v lacks something of the machine", e)
+	}
+	if len(e.Builds["load"]) != 64 || len(e.Builds["upstream"]) != 64 || e.Builds["sidecar"] != "" {
+		t.Errorf("builds %v, want those of load and upstream, the programs that are there", e.Builds)
+	}
+	if !strings.Contains(e.Config["nginx"], "worker_processes 1") || !strings.Contains(e.Config["sidecar"], "{UPSTREAM}") {
+		t.Errorf("configurations %q", e.Config)
 	}
 }
