@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -15,7 +16,7 @@ import (
 const (
 	mostSeries     = 8
 	mostCategories = 24
-	mostLegend     = 28   // characters of a series' name
+	mostLegend     = 22   // characters of a series' name
 	mostMagnitude  = 1e12 // beyond it, up or down, labels are too long
 )
 
@@ -25,7 +26,8 @@ type chart struct {
 	x, y            string // of the axes
 	bars            bool
 	logX, logY      bool
-	digits          int // of the figure
+	even            bool // the x axis has names at even steps, not numbers
+	digits          int  // of the figure
 	ticks           []tick
 	series          []series
 	over            []string // fields whose values a point puts together
@@ -50,34 +52,40 @@ type chartPoint struct {
 // newChart gathers a chart's data. It fails when there is none, or too much to read. A log axis whose values are not
 // all above zero becomes a plain one, and an x axis that is not all numbers becomes even steps.
 func newChart(t *table, c record.Chart) (*chart, error) {
-	values, over := gather(t, c)
-	xs, names := axes(values)
+	g := gather(t, c)
 	switch {
-	case len(values) == 0:
+	case len(g.values) == 0:
 		return nil, fmt.Errorf("it has no values")
-	case len(names) > mostSeries:
-		return nil, fmt.Errorf("it has %d series, and at most %d can be told apart", len(names), mostSeries)
-	case len(xs) > mostCategories:
-		return nil, fmt.Errorf("it has %d values of %s, and at most %d have room", len(xs), c.X, mostCategories)
+	case len(g.names) > mostSeries:
+		return nil, fmt.Errorf("it has %d series, and at most %d can be told apart", len(g.names), mostSeries)
+	case len(g.xs) > mostCategories:
+		return nil, fmt.Errorf("it has %d values of %s, and at most %d have room", len(g.xs), c.X, mostCategories)
 	}
 	f := t.figure(c.Y)
 	d := &chart{
 		title: plain(c.Title, 80), subtitle: plain(where(c.Where), 100),
-		x: plain(c.X, 40), y: plain(label(f), 60),
-		bars: c.Kind != "line", logX: c.LogX, logY: c.LogY, digits: f.Digits, over: over,
+		x: plain(fieldLabel(c.X), 40), y: plain(label(f), 60),
+		bars: c.Kind != "line", logX: c.LogX, logY: c.LogY, digits: f.Digits, over: g.over,
 	}
-	d.place(xs, names, values)
+	d.place(g)
 	return d, d.check()
 }
 
 // mark is where a chart's values go: a place on the x axis and a series.
 type mark struct{ x, series string }
 
-// gather puts the values that the chart wants at their marks. It also returns the fields that vary although the chart
-// names them neither as an axis, a series nor a filter.
-func gather(t *table, c record.Chart) (values map[mark][]float64, over []string) {
-	values = map[mark][]float64{}
-	seen := map[string]map[string]bool{}
+// gathered is what a chart shows.
+type gathered struct {
+	values    map[mark][]float64
+	xs, names []string // the places on the x axis and the series, in order
+	over      []string // fields that vary although they are neither an axis, the series nor a filter
+}
+
+// gather puts the values that the chart wants at their marks.
+func gather(t *table, c record.Chart) gathered {
+	g := gathered{values: map[mark][]float64{}}
+	fields := append([]string{subjectField}, t.fields...)
+	first := map[string]string{}
 	for _, kase := range t.cases {
 		for _, subject := range t.subjects {
 			x, ok := fieldOf(kase, subject, c.X)
@@ -86,59 +94,52 @@ func gather(t *table, c record.Chart) (values map[mark][]float64, over []string)
 				continue
 			}
 			name, _ := fieldOf(kase, subject, c.Series)
-			values[mark{x, name}] = append(values[mark{x, name}], v...)
-			for _, field := range append([]string{subjectField}, t.fields...) {
-				if seen[field] == nil {
-					seen[field] = map[string]bool{}
-				}
+			at := mark{x, name}
+			g.values[at] = append(g.values[at], v...)
+			g.xs, g.names = with(g.xs, x), with(g.names, name)
+			for _, field := range fields {
 				value, _ := fieldOf(kase, subject, field)
-				seen[field][value] = true
+				if _, ok := first[field]; !ok {
+					first[field] = value
+				}
+				if value != first[field] && field != c.X && field != c.Series {
+					g.over = with(g.over, field)
+				}
 			}
 		}
 	}
-	for _, field := range append([]string{subjectField}, t.fields...) {
-		if len(seen[field]) > 1 && field != c.X && field != c.Series {
-			over = append(over, field)
-		}
-	}
-	return values, over
+	g.xs, g.names = inOrder(g.xs), inOrder(g.names)
+	return g
 }
 
-// axes are the places on the x axis and the series, each in order: numbers by value, before words by the alphabet,
-// except that what is measured against comes first.
-func axes(values map[mark][]float64) (xs, names []string) {
-	x, name := map[string]bool{}, map[string]bool{}
-	for m := range values {
-		x[m.x], name[m.series] = true, true
+// with is a list that has s at its end, unless it has it already.
+func with(list []string, s string) []string {
+	if slices.Contains(list, s) {
+		return list
 	}
-	return slices.SortedFunc(maps.Keys(x), compareNames), slices.SortedFunc(maps.Keys(name), compareNames)
+	return append(list, s)
 }
 
 // known subjects in the order of their charts, so that each has the same colour in all of them.
 var known = []string{"direct", "nginx", "sidecar"}
 
-func compareNames(a, b string) int {
-	rank := func(s string) (class int, value float64) {
-		if v, ok := numeric(s); ok {
+// inOrder sorts the places of an axis, or the series: numbers by value, then known subjects, then others as they came.
+func inOrder(names []string) []string {
+	rank := func(name string) (class int, value float64) {
+		if v, ok := numeric(name); ok {
 			return 0, v
 		}
-		if i := slices.Index(known, s); i >= 0 {
+		if i := slices.Index(known, name); i >= 0 {
 			return 1, float64(i)
 		}
 		return 2, 0
 	}
-	classA, valueA := rank(a)
-	classB, valueB := rank(b)
-	switch {
-	case classA != classB:
-		return classA - classB
-	case valueA < valueB:
-		return -1
-	case valueA > valueB:
-		return 1
-	default:
-		return strings.Compare(a, b)
-	}
+	slices.SortStableFunc(names, func(a, b string) int {
+		classA, valueA := rank(a)
+		classB, valueB := rank(b)
+		return cmp.Or(cmp.Compare(classA, classB), cmp.Compare(valueA, valueB))
+	})
+	return names
 }
 
 func numeric(s string) (float64, bool) {
@@ -147,15 +148,15 @@ func numeric(s string) (float64, bool) {
 }
 
 // place gives each mark its position.
-func (d *chart) place(xs, names []string, values map[mark][]float64) {
-	at := d.positions(xs)
-	for i, x := range xs {
+func (d *chart) place(g gathered) {
+	at := d.positions(g.xs)
+	for i, x := range g.xs {
 		d.ticks = append(d.ticks, tick{at[i], tickLabel(x)})
 	}
-	for _, name := range names {
+	for _, name := range g.names {
 		s := series{name: plain(name, mostLegend)}
-		for i, x := range xs {
-			if v := values[mark{x, name}]; len(v) > 0 {
+		for i, x := range g.xs {
+			if v := g.values[mark{x, name}]; len(v) > 0 {
 				s.points = append(s.points, chartPoint{at[i], spreadOf(v)})
 			}
 		}
@@ -166,13 +167,13 @@ func (d *chart) place(xs, names []string, values map[mark][]float64) {
 // positions are the numbers that the names are, or even steps for bars and for names that are no numbers.
 func (d *chart) positions(xs []string) []float64 {
 	at := make([]float64, len(xs))
-	even := d.bars
+	d.even = d.bars
 	for i, x := range xs {
 		v, ok := numeric(x)
-		even = even || !ok || (d.logX && v <= 0)
+		d.even = d.even || !ok || (d.logX && v <= 0)
 		at[i] = v
 	}
-	if !even {
+	if !d.even {
 		return at
 	}
 	d.logX = false
@@ -217,10 +218,13 @@ func (d *chart) caption() string {
 	if rounds > 1 {
 		caption = "Median over rounds; whiskers from the smallest to the largest."
 	}
-	if d.logX || d.logY {
-		caption += " Logarithmic:" + strings.Join(slices.DeleteFunc([]string{
-			map[bool]string{true: " x axis"}[d.logX], map[bool]string{true: " y axis"}[d.logY],
-		}, func(s string) bool { return s == "" }), ",") + "."
+	switch {
+	case d.logX && d.logY:
+		caption += " Both axes are logarithmic."
+	case d.logX:
+		caption += " The x axis is logarithmic."
+	case d.logY:
+		caption += " The y axis is logarithmic."
 	}
 	if len(d.over) > 0 {
 		caption += " Each point puts together every " + strings.Join(d.over, ", ") + "."

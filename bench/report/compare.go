@@ -154,8 +154,10 @@ func (c *comparison) scenario(from, to *table) {
 	writeDifferences(c.w, lines)
 }
 
-// isRatio reports whether a figure is in multiples of another subject's in the same run.
-func isRatio(f record.Figure) bool { return strings.HasPrefix(f.Name, "ratio_") }
+// isRatio reports whether a figure is in multiples of another subject's in the same run: ratio_nginx, rate_nginx.
+func isRatio(f record.Figure) bool {
+	return strings.HasPrefix(f.Name, "ratio_") || strings.HasSuffix(f.Name, "_nginx") || strings.HasSuffix(f.Name, "_direct")
+}
 
 // wanted reports whether a figure says something here: on another machine, where there are ratios, only they do.
 func (c *comparison) wanted(t *table, f record.Figure) bool {

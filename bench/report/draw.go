@@ -24,6 +24,7 @@ const (
 	chartHeight = 340 * vg.Length(1)
 	chartMargin = 12 * vg.Length(1)
 	pngDPI      = 144
+	aslant      = math.Pi / 6 // of labels that have no room side by side
 )
 
 var (
@@ -100,7 +101,7 @@ func (d *chart) paint(p *plot.Plot, legend *plot.Legend, c draw.Canvas) {
 		top -= 18
 		c.FillText(textStyle(12, faint, stdfont.WeightNormal), vg.Point{X: c.Min.X, Y: top}, d.subtitle)
 	}
-	c = draw.Crop(c, 0, 0, 0, top-c.Max.Y-chartMargin)
+	c = draw.Crop(c, d.slant(p), 0, 0, top-c.Max.Y-chartMargin)
 	if len(d.series) == 1 && d.series[0].name == "" {
 		p.Draw(c)
 		return
@@ -108,6 +109,17 @@ func (d *chart) paint(p *plot.Plot, legend *plot.Legend, c draw.Canvas) {
 	room := legend.Rectangle(c).Size().X
 	p.Draw(draw.Crop(c, 0, -room-chartMargin, 0, 0))
 	legend.Draw(draw.Crop(c, c.Size().X-room, 0, 0, 0))
+}
+
+// slant is the room that the first label needs at the left of the y axis when labels are aslant.
+func (d *chart) slant(p *plot.Plot) vg.Length {
+	style := p.X.Tick.Label
+	if style.Rotation == 0 {
+		return 0
+	}
+	style.Rotation = 0
+	const axis = 55 // that the y axis takes anyway
+	return max(0, style.Width(d.ticks[0].label)*vg.Length(math.Cos(aslant))-axis)
 }
 
 // plot lays out everything but the title and the legend, which it returns apart.
@@ -181,7 +193,7 @@ func (d *chart) scale(p *plot.Plot) {
 		margin := math.Max((last-first)*0.04, 0.1)
 		p.X.Min, p.X.Max = first-margin, last+margin
 	}
-	p.X.Tick.Marker = plot.ConstantTicks(d.spacedTicks(p.X))
+	d.nameTicks(&p.X)
 }
 
 // extent is the range of all values with their whiskers.
@@ -195,23 +207,33 @@ func (d *chart) extent() (low, high float64) {
 	return low, high
 }
 
-// spacedTicks are the chart's ticks on an axis; one too close to its left neighbour for two labels has none.
-func (d *chart) spacedTicks(axis plot.Axis) []plot.Tick {
+// nameTicks puts the ticks' labels on the x axis: aslant when they are names that have no room side by side. Of numbers,
+// one too close to its left neighbour goes without.
+func (d *chart) nameTicks(axis *plot.Axis) {
 	var ticks []plot.Tick
-	const perLetter = 0.016 // of the axis
+	const perLetter = 0.014 // of the axis
 	end := math.Inf(-1)
+	crowded := false
 	for _, t := range d.ticks {
 		half := perLetter * float64(len([]rune(t.label))) / 2
 		at := axis.Norm(t.at)
-		label := t.label
+		tick := plot.Tick{Value: t.at, Label: t.label}
 		if at-half < end {
-			label = ""
-		} else {
+			crowded = true
+			if !d.even {
+				tick.Label = ""
+			}
+		}
+		if tick.Label != "" {
 			end = at + half + perLetter
 		}
-		ticks = append(ticks, plot.Tick{Value: t.at, Label: label})
+		ticks = append(ticks, tick)
 	}
-	return ticks
+	if crowded && d.even {
+		axis.Tick.Label.Rotation = aslant
+		axis.Tick.Label.XAlign, axis.Tick.Label.YAlign = text.XRight, text.YCenter
+	}
+	axis.Tick.Marker = plot.ConstantTicks(ticks)
 }
 
 // addLine adds a series as a line with its points and whiskers.
@@ -225,7 +247,7 @@ func (d *chart) addLine(p *plot.Plot, legend *plot.Legend, i int) error {
 	points.Color, points.Radius, points.Shape = palette[at], 4, glyphs[at%len(glyphs)]
 	p.Add(line, points)
 	legend.Add(d.series[i].name, line, points)
-	return addWhiskers(p, d.series[i].points, palette[at])
+	return addWhiskers(p, d.series[i].points, palette[at], 6)
 }
 
 // addBars adds a series as bars beside those of the other series.
@@ -250,7 +272,7 @@ func (d *chart) addBars(p *plot.Plot, legend *plot.Legend, i int) error {
 			legend.Add(d.series[i].name, bar)
 		}
 	}
-	if err := addWhiskers(p, points, ink); err != nil {
+	if err := addWhiskers(p, points, ink, min(6, 250/vg.Length(len(d.series)*len(d.ticks)))); err != nil {
 		return err
 	}
 	return d.addValues(p, points)
@@ -309,12 +331,12 @@ func (w whiskers) YError(i int) (low, up float64) {
 	return w[i].Median - w[i].Min, w[i].Max - w[i].Median
 }
 
-func addWhiskers(p *plot.Plot, points []chartPoint, c color.Color) error {
+func addWhiskers(p *plot.Plot, points []chartPoint, c color.Color, width vg.Length) error {
 	bars, err := plotter.NewYErrorBars(whiskers(points))
 	if err != nil {
 		return err
 	}
-	bars.LineStyle.Color, bars.LineStyle.Width, bars.CapWidth = c, 1, 6
+	bars.LineStyle.Color, bars.LineStyle.Width, bars.CapWidth = c, 1, width
 	p.Add(bars)
 	return nil
 }

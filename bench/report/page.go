@@ -158,17 +158,21 @@ func (t *table) leading() []record.Figure {
 	})
 }
 
-// writeFigure writes one figure: a row for each case, a column for each subject.
+// writeFigure writes one figure: a row for each case that has it, a column for each subject.
 func writeFigure(w io.Writer, t *table, f record.Figure) {
 	subjects := slices.DeleteFunc(slices.Clone(t.subjects), func(s string) bool { return !t.has(s, f.Name) })
 	fields := t.varying()
 	var rows [][]string
 	for _, kase := range t.cases {
-		row := fieldCells(kase, fields)
+		row, found := fieldCells(kase, fields), false
 		for _, subject := range subjects {
-			row = append(row, spreadOf(t.of(kase, subject, f.Name)).text(f.Digits))
+			values := t.of(kase, subject, f.Name)
+			row = append(row, spreadOf(values).text(f.Digits))
+			found = found || len(values) > 0
 		}
-		rows = append(rows, row)
+		if found {
+			rows = append(rows, row)
+		}
 	}
 	heads := append(slices.Clone(fields), subjects...)
 	for i := range heads {
@@ -291,9 +295,20 @@ func label(f record.Figure) string {
 	if title == "" {
 		title = f.Name
 	}
+	if bare, ok := strings.CutSuffix(title, ", us"); ok {
+		title = bare + ", µs"
+	}
 	unit := units[f.Name[strings.LastIndex(f.Name, "_")+1:]]
 	if unit == "" || strings.Contains(title, unit) {
 		return title
 	}
 	return title + ", " + unit
+}
+
+// fieldLabel is a field's name as a chart's axis has it: "delay, ms" of delay_ms.
+func fieldLabel(field string) string {
+	if at := strings.LastIndex(field, "_"); at > 0 && units[field[at+1:]] != "" {
+		field = field[:at] + ", " + units[field[at+1:]]
+	}
+	return strings.ReplaceAll(field, "_", " ")
 }

@@ -85,7 +85,7 @@ func drawAll(root *os.Root, r *run) (map[string][]picture, error) {
 				continue
 			}
 			p.caption = drawn.caption()
-			p.file = chartsDir + "/" + fileName(c.Name, taken)
+			p.file = chartsDir + "/" + fileName(t.Name, c.Name, taken)
 			if err := drawn.write(root, p.file); err != nil {
 				return nil, fmt.Errorf("chart %q: %w", c.Name, err)
 			}
@@ -95,8 +95,12 @@ func drawAll(root *os.Root, r *run) (map[string][]picture, error) {
 	return pictures, nil
 }
 
-// fileName is a name as a file's: lower-case letters, digits and dashes, at most 60, unlike all that are taken.
-func fileName(name string, taken map[string]bool) string {
+// fileName is a chart's name after its scenario's, as a file's: lower-case letters, digits and dashes, at most 60, and
+// unlike all that are taken.
+func fileName(scenario, name string, taken map[string]bool) string {
+	if !strings.HasPrefix(name, scenario) {
+		name = scenario + "-" + name
+	}
 	slug := strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
