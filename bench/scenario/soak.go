@@ -16,8 +16,6 @@ import (
 const (
 	// scrapeEvery is how often the soak reads /metrics: more often than Prometheus would.
 	scrapeEvery = 2 * time.Second
-	// soakWarm is the beginning of a soak that is not counted.
-	soakWarm = 5 * time.Second
 	// maxSoakLog is how long the sidecar's output may become, in bytes, before it is emptied: it is an access line a call.
 	maxSoakLog = 64 << 20
 
@@ -85,7 +83,7 @@ func runSoak(ctx context.Context, b *Bench) error {
 		return err
 	}
 	defer sidecar.Stop()
-	s := &soak{layout: b.Layout, subject: &Subject{Name: "sidecar", Process: sidecar}, load: d}
+	s := &soak{layout: b.Layout, subject: &Subject{Name: "sidecar", Process: sidecar}, warm: 5 * time.Second, load: d}
 	row, err := s.run(ctx)
 	if err != nil {
 		return fmt.Errorf("soak: %w", err)
@@ -106,7 +104,8 @@ func runSoak(ctx context.Context, b *Bench) error {
 type soak struct {
 	layout  *layout.Layout
 	subject *Subject
-	load    time.Duration // without soakWarm
+	warm    time.Duration // not counted
+	load    time.Duration
 
 	// Set by run.
 	scrapes []metrics
@@ -152,7 +151,7 @@ func (s *soak) observed(ctx context.Context) (found record.Load, err error) {
 	})
 	g.Go(func() error { return s.scrape(ctx) })
 	g.Go(func() (err error) {
-		if err := pause(ctx, soakWarm); err != nil {
+		if err := pause(ctx, s.warm); err != nil {
 			return err
 		}
 		taken, err = cpuProfile(ctx, s.subject.Process, s.load-2*time.Second)
@@ -172,7 +171,7 @@ func (s *soak) bothWires(ctx context.Context) (record.Load, error) {
 	for i, era := range soakEras {
 		g.Go(func() (err error) {
 			found[i], err = s.layout.Load(ctx, "-era", era, "-conns", "8", "-streamed", "0.2", "-events", "2",
-				"-warm", soakWarm.String(), "-duration", s.load.String(), s.subject.URL())
+				"-warm", s.warm.String(), "-duration", s.load.String(), s.subject.URL())
 			return err
 		})
 	}
@@ -202,7 +201,7 @@ func sum(found []record.Load) (all record.Load) {
 func (s *soak) scrape(ctx context.Context) error {
 	tick := time.NewTicker(scrapeEvery)
 	defer tick.Stop()
-	for warm := time.Now().Add(soakWarm); ; {
+	for warm := time.Now().Add(s.warm); ; {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
