@@ -95,7 +95,7 @@ func (k *conn) check(r *request, got []byte) error {
 
 // known reports whether an answer is the last that was right, with this call's number wherever it had its own.
 func (k *conn) known(got []byte) bool {
-	if len(k.right.bytes) != len(got) {
+	if len(got) == 0 || len(k.right.bytes) != len(got) {
 		return false
 	}
 	k.right.set(k.number)

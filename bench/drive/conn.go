@@ -58,6 +58,9 @@ func (e *wrongAnswer) Error() string {
 // errRefused is an answer that says the call failed. The connection is as good as before.
 var errRefused = errors.New("refused")
 
+// errNoAnswer is a stream that ended before an answer came.
+var errNoAnswer = errors.New("the stream ended without an answer")
+
 // errSession is an answer that says the session is not known.
 var errSession = errors.New("the session is not known")
 
@@ -301,8 +304,7 @@ func (k *conn) refused() error {
 // readEvents reads an event stream up to its end. The answer is whole, as far as its latency goes, with its event.
 func (k *conn) readEvents(r *request) error {
 	k.events.Reset(&k.body)
-	err := errors.New("the stream ended without an answer")
-	found := false
+	err, found := errNoAnswer, false
 	for {
 		data, readErr := k.events.Next()
 		if readErr == io.EOF {

@@ -35,6 +35,16 @@ Load makes calls of the MCP server at URL and checks every answer.
   load -op stream -conns 10000 -hold http://127.0.0.1:9000/mcp
       10,000 idle streams, until Ctrl-C.
 
+Without -rate each connection makes its next call when the last is answered (a closed loop: what the server can do).
+With it calls fall due at fixed times, and the next free connection makes them (an open loop: what callers see). Those
+that are due wait for a connection; there is room for what falls due in one -timeout. What finds no room, or still waits
+when the time is up, is counted as never sent.
+
+Every answer is checked. Of the null server every byte is known, and holds the connection's name and the call's number.
+Of any other server an answer is right when its id is the call's, when it has a result that is no error, and when it
+holds -expect. What is wrong or fails is counted, the first of them said in full; a connection that broke is opened
+again after 10 ms, then 20 ms, up to a second.
+
 Exit status: 0 when no call failed and none was wrong, 1 otherwise, 2 for wrong flags.
 
 `
@@ -58,7 +68,7 @@ func parse(args []string, w io.Writer) (o options, err error) {
 	f.Int64Var(&c.Calls, "calls", 0, "measure so many calls instead")
 	f.DurationVar(&c.Timeout, "timeout", 10*time.Second, "of one call, connecting included; up to a sixteenth shorter")
 	nullFlags(f, c)
-	args2 := f.String("args", "", "any other server: the tool's or prompt's arguments, a JSON object")
+	arguments := f.String("args", "", "any other server: the tool's or prompt's arguments, a JSON object")
 	f.StringVar(&c.Tool, "tool", wire.NullTool, "the tool to call, or the prompt to get. One named null, also with a prefix\n"+
 		"that ends in . _ - / or :, is the null server's unless there are -args")
 	f.StringVar(&c.URI, "uri", "", "any other server: the resource to read")
@@ -74,8 +84,11 @@ func parse(args []string, w io.Writer) (o options, err error) {
 		return o, errors.New("one URL is needed; load -help says more")
 	}
 	c.URL, c.Op = f.Arg(0), drive.Op(*op)
-	if *args2 != "" {
-		c.Args = json.RawMessage(*args2)
+	if *arguments != "" {
+		c.Args = json.RawMessage(*arguments)
+	}
+	if o.hold && c.Op != drive.Stream && c.Op != drive.Session {
+		return o, fmt.Errorf("-hold needs -op %s or %s", drive.Stream, drive.Session)
 	}
 	return o, c.Validate()
 }

@@ -35,37 +35,44 @@ func main() {
 		os.Exit(exitFlags)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	l, err := run(ctx, o)
-	if err == nil {
-		err = print(os.Stdout, o, l)
-	}
-	if err != nil {
-		log.Println(err)
-		os.Exit(exitFailures)
-	}
-	if l.Failures+l.Wrong > 0 {
-		os.Exit(exitFailures)
-	}
+	status := execute(ctx, o, os.Stdout, os.Stderr, isTerminal(os.Stderr))
+	stop()
+	os.Exit(status)
 }
 
-// run drives the server, with a progress line when someone may be looking.
-func run(ctx context.Context, o options) (record.Load, error) {
-	d, err := drive.New(o.config)
-	if err != nil {
-		return record.Load{}, err
+// execute does what the command line says and returns the exit status. What was found goes to out; errors, and when
+// someone may be looking a line of progress, to err.
+func execute(ctx context.Context, o options, out, err io.Writer, looking bool) int {
+	l, failed := run(ctx, o, out, err, looking)
+	if failed == nil {
+		failed = write(out, o, l)
 	}
-	if isTerminal(os.Stderr) {
-		defer showProgress(os.Stderr, d)()
+	if failed != nil {
+		fmt.Fprintln(err, "load:", failed)
+		return exitFailures
+	}
+	if l.Failures+l.Wrong > 0 {
+		return exitFailures
+	}
+	return exitOK
+}
+
+func run(ctx context.Context, o options, out, err io.Writer, looking bool) (record.Load, error) {
+	d, wrong := drive.New(o.config)
+	if wrong != nil {
+		return record.Load{}, wrong
+	}
+	if looking {
+		defer showProgress(err, d)()
 	}
 	if !o.hold {
 		return d.Run(ctx)
 	}
-	return d.Hold(ctx, func(n int) { fmt.Printf("{\"holding\":%d}\n", n) })
+	return d.Hold(ctx, func(n int) { fmt.Fprintf(out, "{\"holding\":%d}\n", n) })
 }
 
-// print writes what was found.
-func print(w io.Writer, o options, l record.Load) error {
+// write writes what was found.
+func write(w io.Writer, o options, l record.Load) error {
 	if o.json {
 		return json.NewEncoder(w).Encode(l)
 	}

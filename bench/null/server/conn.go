@@ -176,11 +176,11 @@ func (c *conn) hold(event string) error {
 	} else {
 		c.chunk("event: message\ndata: " + event + "\n\n")
 	}
+	c.s.counters.streams.Add(1)
+	defer c.s.counters.streams.Add(-1)
 	if err := c.flush(); err != nil {
 		return err
 	}
-	c.s.counters.streams.Add(1)
-	defer c.s.counters.streams.Add(-1)
 	c.body, c.out, c.r = nil, nil, nil
 	var b [1]byte
 	if _, err := c.nc.Read(b[:]); err != nil {
