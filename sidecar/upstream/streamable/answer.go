@@ -23,15 +23,21 @@ func (x *exchange) answer(
 		return nil, x.refuse(fmt.Sprintf("answered %d, a redirect, which is not followed", h.status))
 	case m.Kind != mcp.Request:
 		x.discard()
-		return &upstream.Answer{Status: h.status}, nil
+		return x.with(upstream.Answer{Status: h.status}), nil
 	case h.is(typeSSE) && h.status == http.StatusOK:
-		return &upstream.Answer{Status: h.status, Length: -1, Events: events(x, m)}, nil
+		return x.with(upstream.Answer{Status: h.status, Length: -1, Events: events(x, m)}), nil
 	case h.is(typeJSON) && h.length != 0:
 		return x.jsonAnswer(idOf(m))
 	case h.length == 0:
 		return nil, x.refuse(fmt.Sprintf("answered a request with %d and no body", h.status))
 	}
 	return nil, x.refuse(fmt.Sprintf("answered %d with neither JSON nor an event stream", h.status))
+}
+
+// with makes a the Answer of x, in x's memory.
+func (x *exchange) with(a upstream.Answer) *upstream.Answer {
+	x.result = a
+	return &x.result
 }
 
 // refuse gives x up as an answer that is not MCP.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/lazyctx"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -26,8 +27,9 @@ func BenchmarkCall(b *testing.B) {
 			benchmarkCall(b, newServer(b, nullServer(b, answer)).Call, c)
 		})
 		b.Run("legacy/"+name, func(b *testing.B) {
+			server := newServer(b, nullServer(b, answer))
 			s := &session{
-				server: newServer(b, nullServer(b, answer)), current: &incarnation{id: "session-1", version: "2025-11-25"},
+				server: server, current: &incarnation{server: server, id: "session-1", version: "2025-11-25"},
 			}
 			benchmarkCall(b, s.Call, c)
 		})
@@ -35,11 +37,10 @@ func BenchmarkCall(b *testing.B) {
 }
 
 func benchmarkCall(b *testing.B, send func(context.Context, *upstream.Call) (*upstream.Answer, error), c *upstream.Call) {
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
 	buf := make([]byte, 4096)
 	b.ReportAllocs()
 	for b.Loop() {
+		ctx := new(lazyctx.Context) // as the proxy has one for each call
 		a, err := send(ctx, c)
 		if err != nil {
 			b.Fatal(err)

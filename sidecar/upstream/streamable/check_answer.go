@@ -34,7 +34,7 @@ func (x *exchange) jsonAnswer(id []byte) (*upstream.Answer, error) {
 		x.finish(false) // who knows what else comes on that connection
 		return nil, x.client.fault(upstream.BadAnswer, fault, nil)
 	}
-	return &upstream.Answer{Status: http.StatusOK, Length: x.head.length, Body: x}, nil
+	return x.with(upstream.Answer{Status: http.StatusOK, Length: x.head.length, Body: x}), nil
 }
 
 // checkBody looks at a body of JSON and takes nothing of it away. A fault is what it is instead of a response to the

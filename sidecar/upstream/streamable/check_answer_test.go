@@ -62,7 +62,8 @@ func TestAnAnswerThatIsNotTheRequestsIsRefused(t *testing.T) {
 			p := newPeer(t, onceEach(answer))
 			s := newServer(t, p.url)
 			wantKind(t, failureOf(s.Call(testContext(t), stateless(t, "1", "echo", "{}"))), upstream.BadAnswer)
-			session := &session{server: newServer(t, p.url), current: &incarnation{version: mcp.Version20251125}}
+			server := newServer(t, p.url)
+			session := &session{server: server, current: &incarnation{server: server, version: mcp.Version20251125}}
 			wantKind(t, failureOf(session.Call(testContext(t), call(t, legacyCall))), upstream.BadAnswer)
 		})
 	}
@@ -113,7 +114,7 @@ func TestAStreamHasOnlyWhatItsWireAllows(t *testing.T) {
 		a, err := s.Call(testContext(t), stateless(t, "1", "echo", "{}"))
 		wantMessages(t, "stateless", a, err, ask, progressed, result)
 
-		session := &session{server: s, current: &incarnation{version: mcp.Version20251125}}
+		session := &session{server: s, current: &incarnation{server: s, version: mcp.Version20251125}}
 		a, err = session.Call(testContext(t), call(t, legacyCall))
 		wantMessages(t, "legacy", a, err, ask, progressed, sampling, result)
 	}
@@ -209,7 +210,7 @@ func TestCheckingABodyDoesNotAllocate(t *testing.T) {
 	id := []byte("1")
 	for _, body := range []string{result, `{"jsonrpc":"2.0","id":1,"result":"` + strings.Repeat("x", 2*readBuffer)} {
 		cl := &client{tasks: newTasks()}
-		c := newConn(&cl.pool, wire{strings.NewReader("")}, nil)
+		c := newConn(&cl.pool, wire{strings.NewReader("")}, nil, false)
 		c.in = []byte(body)[:min(len(body), readBuffer)]
 		c.w = len(c.in)
 		x := &exchange{client: cl, conn: c, left: int64(len(body))}

@@ -33,8 +33,8 @@ func (cl *client) fixed(method string) string {
 
 // send sends r and waits for the answer's head. The caller finishes the exchange.
 //
-// Hot: runs on every call. It costs one look at the socket, one write and one or two reads; a whole call allocates its
-// exchange, its Answer and what the hook on ctx takes (TestACallAllocatesLittle).
+// Hot: runs on every call. It costs one look at the socket, one write and one read; a whole call allocates its exchange
+// (TestACallAllocatesLittle).
 func (cl *client) send(ctx context.Context, r *request) (*exchange, error) {
 	buf := writeBuffers.Get().(*[]byte)
 	if err := r.encode(buf, cl.fixed(r.method)); err != nil {
@@ -61,12 +61,13 @@ func (cl *client) transmit(ctx context.Context, r *request, encoded []byte) (*ex
 		if ctx.Err() != nil {
 			return nil, cl.unreachable(ctx, ctx.Err())
 		}
-		c, used, err := cl.pool.get(ctx, time.Now())
+		now := time.Now()
+		c, used, err := cl.pool.get(ctx, now)
 		if err != nil {
 			return nil, cl.unreachable(ctx, err)
 		}
-		x := cl.begin(ctx, c, r)
-		n, err := c.write(encoded, r.body)
+		x := cl.begin(ctx, c, r, now)
+		n, err := c.send(encoded, r.body, used)
 		if err == nil {
 			return x, nil
 		}

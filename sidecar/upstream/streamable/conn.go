@@ -15,36 +15,40 @@ const (
 // conn is one HTTP/1.1 connection. One exchange at a time owns it, or the pool does; only close may be called by others.
 type conn struct {
 	net  net.Conn
-	raw  syscall.RawConn // the socket, below TLS
+	raw  syscall.RawConn // the socket
+	bare bool            // nothing lies between net and raw, as TLS does
 	pool *pool
 
-	in   []byte // in[r:w] was read and is not used yet
-	r, w int
+	in    []byte // in[r:w] was read and is not used yet
+	r, w  int
+	early error     // of a read that sendAndWait made; fill returns it
+	until time.Time // the deadline that the socket was told; zero for none
 
 	idleAt  time.Time     // when it was last put into the pool
 	idleFor time.Duration // how long it may lie there
 
-	look  func(fd uintptr) // sets quiet; made once, so that a look allocates nothing
-	quiet bool
-	abort func() // close, made once
+	turn turn
 }
 
-func newConn(p *pool, nc net.Conn, raw syscall.RawConn) *conn {
-	c := &conn{net: nc, raw: raw, pool: p}
-	c.look = func(fd uintptr) {
-		var b [1]byte
-		_, err := syscall.Read(int(fd), b[:]) // the socket never blocks: net made it so
-		c.quiet = err == syscall.EAGAIN
-	}
-	c.abort = c.close
+func newConn(p *pool, nc net.Conn, raw syscall.RawConn, bare bool) *conn {
+	c := &conn{net: nc, raw: raw, bare: bare, pool: p}
+	c.turn.look, c.turn.step = c.lookAt, c.takeStep
 	return c
 }
 
-// alive reports whether an idle connection is still open. One that the server closed, or wrote to unasked, is not;
-// since such a connection is given up, it does no harm that the look takes a byte from it.
-func (c *conn) alive() bool {
-	c.quiet = false
-	return c.r == c.w && c.raw.Control(c.look) == nil && c.quiet
+// limit bounds every wait from now on. It may come late by a thirty-second part of the time there is: a socket that was
+// told a deadline for one call need not be told for the next.
+func (c *conn) limit(t, now time.Time) {
+	latest := t.Add(t.Sub(now) / 32)
+	if c.until.Before(t) || c.until.After(latest) {
+		c.limitNow(latest)
+	}
+}
+
+// limitNow is limit without delay; the zero time is no limit.
+func (c *conn) limitNow(t time.Time) {
+	c.until = t
+	_ = c.net.SetDeadline(t) // fails on a closed connection only, and then the write or read says so
 }
 
 // close may be called more than once and from any goroutine; a read or write that waits returns.
@@ -59,6 +63,8 @@ func (c *conn) fill(limit int) error {
 		c.r, c.w = 0, 0
 	}
 	switch {
+	case c.early != nil:
+		return c.early
 	case c.in == nil:
 		c.in = make([]byte, readBuffer)
 	case c.w < len(c.in):

@@ -28,8 +28,7 @@ const (
 type events struct {
 	reader    *mcp.EventReader
 	answered  atomic.Bool
-	id        []byte   // of the request
-	shortID   [32]byte // where id is, if it is no longer
+	id        []byte // of the request
 	stateless bool
 	strayed   bool // a response to another request was dropped
 
@@ -49,12 +48,10 @@ type events struct {
 // event any more. A reader drops a buffer that is too large to keep.
 var eventReaders = sync.Pool{New: func() any { return mcp.NewEventReader(nil, maxEvent) }}
 
-func newEvents(x *exchange, m *mcp.Message) *events {
+func newEvents(x *exchange) *events {
 	reader := eventReaders.Get().(*mcp.EventReader)
 	reader.Reset(x)
-	e := &events{x: x, reader: reader}
-	e.id = append(e.shortID[:0], idOf(m)...)
-	return e
+	return &events{x: x, reader: reader, id: x.id}
 }
 
 // Next implements upstream.EventStream.
@@ -194,12 +191,12 @@ func (x *exchange) readTail() {
 		x.finish(x.ended)
 	case x.endIsHere():
 		x.readEnd()
-	case x.stop != nil && !x.stop():
+	case !x.unhook():
 		x.finish(false) // the call was given up meanwhile
 	default:
 		// The call was answered: that its context ends now is no cancellation.
-		x.stop = nil
-		_ = x.conn.net.SetReadDeadline(time.Now().Add(tailTime)) // fails on a closed connection, as the read then does
+		x.hooks, x.stop = nil, nil
+		x.conn.limitNow(time.Now().Add(tailTime))
 		if !x.client.tasks.run(x.readEnd) {
 			x.finish(false)
 		}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/lazyctx"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -20,54 +21,75 @@ type exchange struct {
 	client *client
 	conn   *conn
 	ctx    context.Context
-	stop   func() bool // takes the hook off ctx; false when it has run. Nil when ctx never ends
-	// onCancel tells the server that nobody waits any more: when ctx or the time ends. May be nil.
-	onCancel func()
-	done     atomic.Bool // finished: the connection is the pool's, or closed
+	hooks  hooker      // ctx, if it takes x for a hook
+	stop   func() bool // takes x off any other ctx; nil when that never ends
+	done   atomic.Bool // finished: the connection is the pool's, or closed
+
+	canceller canceller // tells the server when ctx or the time ends; nil if closing the connection says it
+	id        []byte    // of the call, with a canceller or events; its own memory, for the Message may be gone by then
+	shortID   [32]byte  // where id is, if it is no longer
 
 	head     head
 	left     int64 // bytes of the body, or of the chunk being read; -1 until the connection closes
 	inChunks bool  // a chunk was read before, whose CRLF comes first
 	ended    bool  // the body was read whole
+
+	result upstream.Answer // what answer returns
+}
+
+// canceller tells the server that nobody waits for the call with that id any more.
+type canceller interface{ cancel(id []byte) }
+
+// hooker is a context that tells of its end at no cost (package lazyctx).
+type hooker interface {
+	Hook(lazyctx.Hook)
+	Unhook(lazyctx.Hook) bool
 }
 
 // begin makes c carry r: from here on r's deadline and the end of ctx end every wait.
-func (cl *client) begin(ctx context.Context, c *conn, r *request) *exchange {
-	x := &exchange{client: cl, conn: c, ctx: ctx, onCancel: r.onCancel}
-	_ = c.net.SetDeadline(r.deadline) // fails on a closed connection only, and then the write says so
-	if ctx.Done() == nil {
-		return x
+func (cl *client) begin(ctx context.Context, c *conn, r *request, now time.Time) *exchange {
+	x := &exchange{client: cl, conn: c, ctx: ctx, canceller: r.canceller}
+	x.id = append(x.shortID[:0], r.id...)
+	c.limit(r.deadline, now)
+	if hooks, ok := ctx.(hooker); ok {
+		x.hooks = hooks
+		hooks.Hook(x)
+	} else if ctx.Done() != nil {
+		x.stop = context.AfterFunc(ctx, x.ContextEnded)
 	}
-	if x.onCancel == nil {
-		x.stop = afterFunc(ctx, c.abort)
-		return x
-	}
-	x.stop = afterFunc(ctx, func() {
-		_ = c.net.SetDeadline(time.Unix(1, 0)) // wakes the reader; the connection stays until the server was told
-		if !cl.tasks.run(func() { x.onCancel(); c.close() }) {
-			c.close()
-		}
-	})
 	return x
 }
 
-// afterFunc is context.AfterFunc, by the context's own means where it has them: that costs two allocations less.
-func afterFunc(ctx context.Context, f func()) (stop func() bool) {
-	if own, ok := ctx.(interface{ AfterFunc(func()) func() bool }); ok {
-		return own.AfterFunc(f)
+// ContextEnded implements lazyctx.Hook: it ends every wait of x.
+func (x *exchange) ContextEnded() {
+	c := x.conn
+	if x.canceller == nil {
+		c.close()
+		return
 	}
-	return context.AfterFunc(ctx, f)
+	_ = c.net.SetDeadline(time.Unix(1, 0)) // wakes the reader; the connection stays until the server was told
+	if !x.client.tasks.run(func() { x.canceller.cancel(x.id); c.close() }) {
+		c.close()
+	}
 }
 
-// unlimited takes the deadline off an answer that may last.
-func (x *exchange) unlimited() { _ = x.conn.net.SetDeadline(time.Time{}) }
+// unhook makes the end of ctx nothing to x. It reports whether it comes before that.
+func (x *exchange) unhook() bool {
+	switch {
+	case x.hooks != nil:
+		return x.hooks.Unhook(x)
+	case x.stop != nil:
+		return x.stop()
+	}
+	return true
+}
 
 // finish gives the connection back, or up. Only the first call does anything.
 func (x *exchange) finish(reusable bool) {
 	if !x.done.CompareAndSwap(false, true) {
 		return
 	}
-	if x.stop != nil && !x.stop() {
+	if !x.unhook() {
 		return // ctx has ended, and what follows from that closes the connection
 	}
 	if reusable && x.head.keep && x.conn.r == x.conn.w {
@@ -251,8 +273,8 @@ func (x *exchange) failure(err error, sent bool) error {
 		kind, detail = upstream.BadAnswer, "answered with "+string(bad)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		kind, detail = upstream.TimedOut, "no whole answer within the time configured"
-		if x.onCancel != nil {
-			x.client.tasks.run(x.onCancel)
+		if x.canceller != nil {
+			x.client.tasks.run(func() { x.canceller.cancel(x.id) })
 		}
 	case !sent:
 		kind, detail = upstream.Unreachable, "the connection broke before anything was sent"

@@ -26,7 +26,7 @@ func (wire) SetWriteDeadline(time.Time) error { return nil }
 // bodyOf reads a body of chunks that arrives as r gives it.
 func bodyOf(r io.Reader) ([]byte, error) {
 	cl := &client{tasks: newTasks()}
-	x := cl.begin(context.Background(), newConn(&cl.pool, wire{r}, nil), &request{})
+	x := cl.begin(context.Background(), newConn(&cl.pool, wire{r}, nil, false), &request{}, time.Now())
 	x.head = head{status: 200, length: -1, chunked: true}
 	x.left = -1
 	return io.ReadAll(x)
@@ -64,8 +64,8 @@ func TestAConnectionIsGivenBackOnlyAfterItsWholeBody(t *testing.T) {
 	for in, want := range tests {
 		cl := &client{tasks: newTasks()}
 		cl.pool.maxIdle = 1
-		c := newConn(&cl.pool, wire{bytes.NewReader([]byte(in))}, nil)
-		x := cl.begin(context.Background(), c, &request{})
+		c := newConn(&cl.pool, wire{bytes.NewReader([]byte(in))}, nil, false)
+		x := cl.begin(context.Background(), c, &request{}, time.Now())
 		x.head, x.left = head{status: 200, length: -1, chunked: true, keep: true}, -1
 		_, err := io.Copy(io.Discard, x)
 		if kept := len(cl.pool.idle) == 1; kept != want {
@@ -86,7 +86,7 @@ func TestARequestIsWrittenAgainOnlyIfNothingOfItWentOut(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := s.client.pool.idle[0]
-		c.net = breaking{c.net, tt.took}
+		c.net, c.bare = breaking{c.net, tt.took}, false
 		err := failureOf(s.Call(testContext(t), stateless(t, "1", "echo", "{}")))
 		if again := err == nil; again != tt.want {
 			t.Errorf("broken after %d bytes: %v; want another attempt: %v", tt.took, err, tt.want)

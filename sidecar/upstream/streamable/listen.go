@@ -86,7 +86,7 @@ func (l *listen) connect() error {
 	}
 	switch status := x.head.status; {
 	case status == http.StatusOK && x.head.is(typeSSE):
-		x.unlimited()
+		x.conn.limitNow(time.Time{})
 		l.goOn(x)
 		return nil
 	case status == http.StatusMethodNotAllowed, status == http.StatusNotFound:

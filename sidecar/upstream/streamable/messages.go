@@ -47,7 +47,8 @@ func newMessage(o object) *mcp.Message {
 }
 
 // cancelledMessage tells that nobody waits for the request with that id any more (basic/patterns/cancellation).
-func cancelledMessage(id string) []byte {
+func cancelledMessage(id []byte) []byte {
 	const reason = `,"reason":"the client cancelled it, or its time was over"}}`
-	return []byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id + reason)
+	b := append([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`), id...)
+	return append(b, reason...)
 }

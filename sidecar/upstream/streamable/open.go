@@ -84,7 +84,7 @@ func (s *Server) opened(x *exchange, id []byte) (*incarnation, *upstream.Answer,
 	if err != nil || !isVisible(result.ProtocolVersion) || sessionID != "" && !isVisible(sessionID) {
 		return nil, nil, s.client.fault(upstream.BadAnswer, "answered initialize without a usable version or session id", err)
 	}
-	return &incarnation{id: sessionID, version: result.ProtocolVersion}, answer, nil
+	return &incarnation{server: s, id: sessionID, version: result.ProtocolVersion}, answer, nil
 }
 
 // isVisible reports whether a value of the server's can go into a header (2025-11-25, basic/transports, "Session

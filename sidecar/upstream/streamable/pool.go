@@ -78,7 +78,7 @@ func (p *pool) trust(file string) error {
 // get gives a connection to the caller, and reports whether it was used before.
 func (p *pool) get(ctx context.Context, now time.Time) (c *conn, used bool, err error) {
 	for c = p.take(); c != nil; c = p.take() {
-		if now.Sub(c.idleAt) < c.idleFor && c.alive() {
+		if now.Sub(c.idleAt) < c.idleFor {
 			return c, true, nil
 		}
 		c.close()
@@ -186,7 +186,7 @@ func (p *pool) dial(ctx context.Context) (*conn, error) {
 		}
 		nc = over
 	}
-	return p.register(newConn(p, nc, raw))
+	return p.register(newConn(p, nc, raw, p.tls == nil))
 }
 
 // register makes a new connection known, so that close finds it.

@@ -2,7 +2,6 @@ package streamable
 
 import (
 	"cmp"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -30,8 +29,9 @@ type request struct {
 	mcpMethod   string      // Mcp-Method; empty for none
 	mcpName     string      // Mcp-Name, encoded where it must be; empty for none
 
-	deadline time.Time // of the whole exchange
-	onCancel func()    // what the end of the context does; nil closes the connection
+	deadline  time.Time // of the whole exchange
+	id        []byte    // the request's token in body; nil when there is no response to it
+	canceller canceller // told at the end of the context; nil closes the connection
 }
 
 // fixedHead is what all requests of one method begin with.
@@ -141,13 +141,4 @@ func (r *request) encode(buf *[]byte, fixed string) error {
 	}
 	*buf = b
 	return err
-}
-
-// write sends an encoded request with one system call. n is how many bytes of it may have gone out.
-func (c *conn) write(encoded, body []byte) (n int64, err error) {
-	if len(body) > copiedBody {
-		return (&net.Buffers{encoded, body}).WriteTo(c.net)
-	}
-	m, err := c.net.Write(encoded)
-	return int64(m), err
 }

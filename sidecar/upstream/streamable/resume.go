@@ -22,7 +22,6 @@ type resumption struct {
 	session  *session
 	in       *incarnation
 	call     context.Context // ends when the call is given up
-	cancel   func()          // tells the server that
 	deadline time.Time       // the call's
 
 	lastID   string // empty when there is nothing to resume after
@@ -56,11 +55,11 @@ func (r *resumption) after(e *events, err error) (*exchange, error) {
 	for isBroken(err) && r.ctx.Err() == nil && r.attempts < maxResumes {
 		r.attempts++
 		if !r.wait() {
-			r.session.server.tasks.run(r.givenUp) // no exchange carries the call, so none does it
+			r.session.server.tasks.run(func() { r.cancel(e.id) }) // no exchange carries the call, so none does it
 			return nil, r.session.server.client.unreachable(r.ctx, r.ctx.Err())
 		}
 		var x *exchange
-		if x, err = r.get(); err == nil {
+		if x, err = r.get(e.id); err == nil {
 			return x, nil
 		}
 	}
@@ -93,19 +92,19 @@ func (r *resumption) wait() bool {
 	}
 }
 
-// givenUp cancels the call at the server, unless only the stream was closed.
-func (r *resumption) givenUp() {
+// cancel implements canceller: it cancels the call at the server, unless only the stream was closed.
+func (r *resumption) cancel(id []byte) {
 	if r.call.Err() != nil || !time.Now().Before(r.deadline) {
-		r.cancel()
+		r.in.cancel(id)
 	}
 }
 
-// get asks for the rest of the stream.
-func (r *resumption) get() (*exchange, error) {
+// get asks for the rest of the stream of the call with that id.
+func (r *resumption) get(id []byte) (*exchange, error) {
 	s := r.session
 	x, err := s.server.client.send(r.ctx, &request{
 		method: http.MethodGet, version: r.in.version, session: r.in.id, lastEventID: r.lastID,
-		deadline: r.deadline, onCancel: r.givenUp,
+		deadline: r.deadline, id: id, canceller: r,
 	})
 	if err != nil {
 		return nil, err

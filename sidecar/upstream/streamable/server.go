@@ -138,6 +138,7 @@ var notCredentials = []string{
 func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
 	r := request{
 		method: http.MethodPost, body: c.Message.Raw, relay: c.Header, deadline: time.Now().Add(s.timeouts.Call),
+		id: idOf(c.Message),
 	}
 	r.mirror(c.Message, c.Header)
 	x, err := s.client.send(ctx, &r)
@@ -160,9 +161,9 @@ func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 // callEvents are a stateless call's events. A subscription lives as long as both sides like.
 func (s *Server) callEvents(x *exchange, m *mcp.Message) upstream.EventStream {
 	if m.Method == mcp.MethodListen {
-		x.unlimited()
+		x.conn.limitNow(time.Time{})
 	}
-	e := newEvents(x, m)
+	e := newEvents(x)
 	e.stateless = true
 	return e
 }

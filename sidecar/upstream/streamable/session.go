@@ -37,6 +37,7 @@ type session struct {
 
 // incarnation is a session as the server knows it. It is never changed.
 type incarnation struct {
+	server  *Server
 	id      string // Mcp-Session-Id; empty when the server keeps no sessions
 	version string // negotiated, for MCP-Protocol-Version
 }
@@ -67,8 +68,8 @@ func (s *session) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer,
 
 // accept makes the Answer of x, and remembers what the server took that must be told again to another incarnation.
 func (s *session) accept(ctx context.Context, in *incarnation, m *mcp.Message, x *exchange) (*upstream.Answer, error) {
-	answer, err := x.answer(m, func(x *exchange, m *mcp.Message) upstream.EventStream {
-		return s.callEvents(ctx, in, x, m)
+	answer, err := x.answer(m, func(x *exchange, _ *mcp.Message) upstream.EventStream {
+		return s.callEvents(ctx, in, x)
 	})
 	switch {
 	case err != nil:
@@ -90,7 +91,7 @@ func (s *session) send(ctx context.Context, in *incarnation, c *upstream.Call) (
 		version: in.version, session: in.id, deadline: time.Now().Add(s.server.timeouts.Call),
 	}
 	if c.Message.Kind == mcp.Request {
-		r.onCancel = s.canceller(in, c.Message)
+		r.id, r.canceller = idOf(c.Message), in
 	}
 	x, err := s.server.client.send(ctx, &r)
 	if err != nil || x.head.status < 400 {
@@ -105,30 +106,27 @@ func (in *incarnation) forgotten(r *errorAnswer) bool {
 	return r != nil && r.status == http.StatusNotFound && in.id != "" && r.code != mcp.CodeMethodNotFound
 }
 
-// canceller makes what tells the server, with the call's own id, that nobody waits for it any more. It takes a
-// connection of its own, so it overtakes whatever the call's carries.
-func (s *session) canceller(in *incarnation, m *mcp.Message) func() {
-	id := string(m.ID.Of(m.Raw)) // the Message may be gone by then
-	return func() {
-		ctx, stop := context.WithTimeout(s.server.tasks.ctx, cancelTime)
-		defer stop()
-		x, err := s.server.client.send(ctx, &request{
-			method: http.MethodPost, body: cancelledMessage(id), version: in.version, session: in.id,
-			deadline: time.Now().Add(cancelTime),
-		})
-		if err != nil {
-			s.server.log.Debug("a cancellation was not taken", "error", err)
-			return
-		}
-		x.discard()
+// cancel implements canceller, with the call's own id. It takes a connection of its own, so it overtakes whatever the
+// call's carries.
+func (in *incarnation) cancel(id []byte) {
+	ctx, stop := context.WithTimeout(in.server.tasks.ctx, cancelTime)
+	defer stop()
+	x, err := in.server.client.send(ctx, &request{
+		method: http.MethodPost, body: cancelledMessage(id), version: in.version, session: in.id,
+		deadline: time.Now().Add(cancelTime),
+	})
+	if err != nil {
+		in.server.log.Debug("a cancellation was not taken", "error", err)
+		return
 	}
+	x.discard()
 }
 
 // callEvents are a call's events, resumed when they break off.
-func (s *session) callEvents(ctx context.Context, in *incarnation, x *exchange, m *mcp.Message) upstream.EventStream {
-	e := newEvents(x, m)
+func (s *session) callEvents(ctx context.Context, in *incarnation, x *exchange) upstream.EventStream {
+	e := newEvents(x)
 	e.resumption = &resumption{
-		session: s, in: in, call: ctx, cancel: x.onCancel, deadline: time.Now().Add(s.server.timeouts.Call),
+		session: s, in: in, call: ctx, deadline: time.Now().Add(s.server.timeouts.Call),
 	}
 	return e
 }

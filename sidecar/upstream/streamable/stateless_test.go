@@ -14,6 +14,7 @@ import (
 	"time"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/lazyctx"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -489,9 +490,9 @@ func TestACallAllocatesLittle(t *testing.T) {
 		}
 	})
 	s := newServer(t, p.url)
-	c, ctx, buf := stateless(t, "1", "echo", "{}"), testContext(t), make([]byte, 4096)
+	c, buf := stateless(t, "1", "echo", "{}"), make([]byte, 4096)
 	n := testing.AllocsPerRun(200, func() {
-		a, err := s.Call(ctx, c)
+		a, err := s.Call(new(lazyctx.Context), c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -500,7 +501,7 @@ func TestACallAllocatesLittle(t *testing.T) {
 		}
 		a.Close()
 	})
-	if n > 8 { // it is 4, but the race detector empties pools at random
-		t.Errorf("%v allocations, want at most 8", n)
+	if n > 5 { // it is 2, one of them the context, but the race detector empties pools at random
+		t.Errorf("%v allocations, want at most 5", n)
 	}
 }
