@@ -117,19 +117,26 @@ type target struct {
 }
 
 // feed sends raw on one connection, ends the client's side, and waits for the server's end.
-func (s target) feed(t testing.TB, raw []byte) (o outcome) {
+func (s target) feed(t testing.TB, raw []byte) outcome {
 	t.Helper()
-	nc, err := net.Dial("tcp", s.addr)
+	return s.feedBy(t, raw, func(nc *net.TCPConn) { _, _ = nc.Write(raw) }) // a server may refuse before it has all
+}
+
+// feedBy is feed with a way to send.
+func (s target) feedBy(t testing.TB, raw []byte, send func(*net.TCPConn)) (o outcome) {
+	t.Helper()
+	conn, err := net.Dial("tcp", s.addr)
 	if err != nil {
 		t.Fatal(err)
 	}
+	nc := conn.(*net.TCPConn)
 	defer nc.Close()
 	_ = nc.SetDeadline(time.Now().Add(patience))
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		_, _ = nc.Write(raw) // a server may refuse before it has all
-		_ = nc.(*net.TCPConn).CloseWrite()
+		send(nc)
+		_ = nc.CloseWrite()
 	}()
 	got, err := io.ReadAll(nc)
 	nc.Close()
