@@ -188,7 +188,7 @@ func tickLabel(name string) string {
 	if v, ok := numeric(name); ok {
 		return limit(v)
 	}
-	return plain(name, 20)
+	return plain(name, 40)
 }
 
 // check refuses values that cannot be drawn and makes a log axis plain when it must.
@@ -214,7 +214,7 @@ func (d *chart) caption() string {
 			rounds = max(rounds, p.N)
 		}
 	}
-	caption := "Median over rounds."
+	caption := "One round: no spread."
 	if rounds > 1 {
 		caption = "Median over rounds; whiskers from the smallest to the largest."
 	}

@@ -97,10 +97,26 @@ func TestAChartsFileIsNamedForItsScenario(t *testing.T) {
 	}
 }
 
+func TestNamesAreBrokenIntoAtMostThreeLines(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		width int
+		want  string
+		fit   bool
+	}{
+		{"at rest", 16, "at rest", true}, {"1000 connections", 12, "1000\nconnections", true}, {"a b c d", 1, "a\nb\nc\nd", false},
+		{"connections", 5, "connections", false}, {"µµ µµ", 5, "µµ µµ", true}, {"", 0, "", true},
+	} {
+		if got, fit := breakLines(c.name, c.width); got != c.want || fit != c.fit {
+			t.Errorf("%q in %d letters is %q, %v; want %q, %v", c.name, c.width, got, fit, c.want, c.fit)
+		}
+	}
+}
+
 func TestACrowdedAxisStillNamesEveryCase(t *testing.T) {
 	var cases, subjects []string
 	for i := range 9 {
-		cases = append(cases, fmt.Sprintf("phase of the burst %d", i))
+		cases = append(cases, fmt.Sprintf("phase-of-the-burst-%d", i))
 	}
 	for i := range mostSeries {
 		subjects = append(subjects, fmt.Sprintf("gateway %d", i))

@@ -6,6 +6,8 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strings"
+	"unicode/utf8"
 
 	stdfont "golang.org/x/image/font"
 	"gonum.org/v1/plot"
@@ -119,7 +121,7 @@ func (d *chart) slant(p *plot.Plot) vg.Length {
 	}
 	style.Rotation = 0
 	const axis = 55 // that the y axis takes anyway
-	return max(0, style.Width(d.ticks[0].label)*vg.Length(math.Cos(aslant))-axis)
+	return max(0, style.Width(plain(d.ticks[0].label, 20))*vg.Length(math.Cos(aslant))-axis)
 }
 
 // plot lays out everything but the title and the legend, which it returns apart.
@@ -207,33 +209,60 @@ func (d *chart) extent() (low, high float64) {
 	return low, high
 }
 
-// nameTicks puts the ticks' labels on the x axis: aslant when they are names that have no room side by side. Of numbers,
-// one too close to its left neighbour goes without.
+// perLetter is about what a letter of a tick's label takes of the x axis.
+const perLetter = 0.0125
+
+// nameTicks puts the ticks' labels on the x axis. Names are broken into lines to fit side by side, or stand aslant when
+// that does not do. Of numbers, one too close to its left neighbour goes without.
 func (d *chart) nameTicks(axis *plot.Axis) {
-	var ticks []plot.Tick
-	const perLetter = 0.014 // of the axis
+	ticks := make([]plot.Tick, len(d.ticks))
 	end := math.Inf(-1)
-	crowded := false
-	for _, t := range d.ticks {
-		half := perLetter * float64(len([]rune(t.label))) / 2
-		at := axis.Norm(t.at)
-		tick := plot.Tick{Value: t.at, Label: t.label}
-		if at-half < end {
-			crowded = true
-			if !d.even {
-				tick.Label = ""
-			}
-		}
-		if tick.Label != "" {
+	for i, t := range d.ticks {
+		ticks[i] = plot.Tick{Value: t.at, Label: t.label}
+		half := perLetter * float64(utf8.RuneCountInString(t.label)) / 2
+		if at := axis.Norm(t.at); at-half >= end {
 			end = at + half + perLetter
+		} else if !d.even {
+			ticks[i].Label = ""
 		}
-		ticks = append(ticks, tick)
-	}
-	if crowded && d.even {
-		axis.Tick.Label.Rotation = aslant
-		axis.Tick.Label.XAlign, axis.Tick.Label.YAlign = text.XRight, text.YCenter
 	}
 	axis.Tick.Marker = plot.ConstantTicks(ticks)
+	if !d.even {
+		return
+	}
+	fit := true
+	broken := slices.Clone(ticks)
+	for i, t := range ticks {
+		var ok bool
+		broken[i].Label, ok = breakLines(t.Label, int(1/perLetter)/len(ticks)-1)
+		fit = fit && ok
+	}
+	if fit {
+		axis.Tick.Marker = plot.ConstantTicks(broken)
+		return
+	}
+	for i, t := range ticks {
+		ticks[i].Label = plain(t.Label, 20)
+	}
+	axis.Tick.Label.Rotation = aslant
+	axis.Tick.Label.XAlign, axis.Tick.Label.YAlign = text.XRight, text.YCenter
+}
+
+// breakLines breaks a name at spaces into lines of at most width letters. It reports whether three lines are enough.
+func breakLines(name string, width int) (string, bool) {
+	var lines []string
+	for word := range strings.FieldsSeq(name) {
+		if last := len(lines) - 1; last >= 0 && utf8.RuneCountInString(lines[last]+" "+word) <= width {
+			lines[last] += " " + word
+		} else {
+			lines = append(lines, word)
+		}
+	}
+	fit := len(lines) <= 3
+	for _, line := range lines {
+		fit = fit && utf8.RuneCountInString(line) <= width
+	}
+	return strings.Join(lines, "\n"), fit
 }
 
 // addLine adds a series as a line with its points and whiskers.
@@ -331,7 +360,12 @@ func (w whiskers) YError(i int) (low, up float64) {
 	return w[i].Median - w[i].Min, w[i].Max - w[i].Median
 }
 
+// addWhiskers adds the spread of each point that has one.
 func addWhiskers(p *plot.Plot, points []chartPoint, c color.Color, width vg.Length) error {
+	points = slices.DeleteFunc(slices.Clone(points), func(p chartPoint) bool { return p.Min == p.Max })
+	if len(points) == 0 {
+		return nil
+	}
 	bars, err := plotter.NewYErrorBars(whiskers(points))
 	if err != nil {
 		return err
