@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -140,16 +141,48 @@ func TestAWindowBeginsBetweenSamples(t *testing.T) {
 			Process: "proxy", UserSeconds: cpu, SystemSeconds: 2 * cpu, VoluntarySwitches: int64(100 * cpu), RSSMiB: cpu}}}
 	}
 	samples := []sample{make(0, 0), make(1, 10), make(2, 30)}
-	for _, tc := range []struct{ from, cpu float64 }{{-1, 30}, {0, 30}, {0.5, 25}, {1, 20}, {1.25, 15}, {2, 0}} {
-		got := between(at(samples, when(tc.from)), samples[2])
+	for _, tc := range []struct {
+		load record.Load
+		cpu  float64 // in the window
+	}{
+		{record.Load{}, 30},
+		{record.Load{Seconds: 3}, 30}, // longer than all samples
+		{record.Load{Seconds: 1.5}, 25},
+		{record.Load{Seconds: 1}, 20},
+		{record.Load{Seconds: 0.75}, 15},
+		{record.Load{Began: when(0.5), Seconds: 1}, 15},
+		{record.Load{Began: when(0.5), Seconds: 9}, 25}, // beyond the last sample
+		{record.Load{Began: when(-1), Seconds: 2}, 10},
+	} {
+		from, to := window(samples, tc.load)
+		got := between(from, to)
 		want := record.Usage{Process: "proxy", UserSeconds: tc.cpu, SystemSeconds: 2 * tc.cpu, VoluntarySwitches: int64(100 * tc.cpu), RSSMiB: 30}
+		if len(got) == 1 {
+			got[0].RSSMiB = 30 // it is not what this is about
+		}
 		if len(got) != 1 || got[0] != want {
-			t.Errorf("from second %v on: used %+v, want %+v", tc.from, got, want)
+			t.Errorf("a load of %v s from %v on: used %+v, want %+v", tc.load.Seconds, tc.load.Began, got, want)
 		}
 	}
 	h := host(samples[1], samples[2], 2)
 	if h.Others != 10 || h.Steal != 0.5 { // 20 seconds, and 1 second, of 2 cores for a second
 		t.Errorf("others %v, steal %v, want 10 and 0.5", h.Others, h.Steal)
+	}
+}
+
+func TestLoadsThatHaveEndedAreOneOfTheirName(t *testing.T) {
+	proxy, one, two, early := &Process{Name: "proxy"}, &Process{Name: "load"}, &Process{Name: "load"}, &Process{Name: "load"}
+	use := func(cpu, rss float64) record.Usage { return record.Usage{UserSeconds: cpu, RSSMiB: rss} }
+	s := &sampler{samples: []sample{{process: map[*Process]record.Usage{proxy: use(1, 9), early: use(50, 50)}, ended: map[*Process]record.Usage{}}}}
+	s.append(sample{process: map[*Process]record.Usage{proxy: use(2, 9)}}) // the window begins here
+	s.append(sample{process: map[*Process]record.Usage{proxy: use(3, 9), one: use(4, 7)}})
+	s.append(sample{process: map[*Process]record.Usage{proxy: use(4, 9), two: use(5, 6)}})
+	s.append(sample{process: map[*Process]record.Usage{proxy: use(6, 8)}})
+	got := between(s.samples[1], s.samples[4])
+	want := []record.Usage{{Process: "load", UserSeconds: 9, RSSMiB: 7}, {UserSeconds: 4, RSSMiB: 8}}
+	slices.SortFunc(got, func(a, b record.Usage) int { return strings.Compare(b.Process, a.Process) })
+	if !slices.Equal(got, want) {
+		t.Errorf("used %+v, want the loads as one and the proxy: %+v", got, want)
 	}
 }
 
@@ -322,7 +355,7 @@ func TestStopEndsWhatAProcessHasStarted(t *testing.T) {
 	l := newLayout(t)
 	file := filepath.Join(t.TempDir(), "pid")
 	p, err := l.start(t.Context(), spec{name: "parent",
-		command: []string{"bash", "-c", "trap '' TERM; sleep 300 & echo $! >" + file + ".new; mv " + file + ".new " + file + "; trap 'exit 0' TERM; wait"},
+		command: []string{"bash", "-c", "trap '' TERM; sleep 300 & trap 'exit 0' TERM; echo $! >" + file + ".new; mv " + file + ".new " + file + "; wait"},
 		ready:   func(context.Context) error { _, err := os.Stat(file); return err }})
 	if err != nil {
 		t.Fatal(err)

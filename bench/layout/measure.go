@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -27,11 +28,12 @@ type sample struct {
 	busy    float64 // CPU seconds of every process of the machine
 	steal   float64 // seconds that the hypervisor took from its cores
 	process map[*Process]record.Usage
+	ended   map[*Process]record.Usage // of those that have ended since the first sample, as it was seen last
 }
 
 // Measure runs a load and fills in a row with what it found, what every process used, and what the rest of the machine
-// did. The figures are those of the load's last Load.Seconds, its warm-up and set-up left out; without Seconds they are
-// of all the time that it ran. A row during which others used too much, or with a failed or wrong answer, comes back
+// did. The figures are of the time that the load measured: from Load.Began for Load.Seconds, or for its last Load.Seconds
+// when it does not say when it began; without Seconds, of all the time that it ran. A row during which others used too much, or with a failed or wrong answer, comes back
 // with Discarded set. An error means that there is no row: the load could not run.
 func (l *Layout) Measure(ctx context.Context, row record.Row, load func(context.Context) (record.Load, error)) (record.Row, error) {
 	for _, p := range l.running() {
@@ -47,10 +49,7 @@ func (l *Layout) Measure(ctx context.Context, row record.Row, load func(context.
 		return row, err
 	}
 	row.Load = &found
-	from, to := samples[0], samples[len(samples)-1]
-	if found.Seconds > 0 {
-		from = at(samples, to.at.Add(-time.Duration(found.Seconds*float64(time.Second))))
-	}
+	from, to := window(samples, found)
 	row.Usage = between(from, to)
 	row.Host = host(from, to, runtime.NumCPU())
 	row.Discarded = l.judge(row)
@@ -117,9 +116,21 @@ func (s *sampler) run() {
 				s.err = err
 				return
 			}
-			s.samples = append(s.samples, next)
+			s.append(next)
 		}
 	}
+}
+
+// append keeps a sample, with what was seen last of processes that have ended.
+func (s *sampler) append(next sample) {
+	before := s.samples[len(s.samples)-1]
+	next.ended = maps.Clone(before.ended)
+	for p, u := range before.process {
+		if _, lives := next.process[p]; !lives {
+			next.ended[p] = u
+		}
+	}
+	s.samples = append(s.samples, next)
 }
 
 // stop takes the last sample and returns all.
@@ -130,17 +141,13 @@ func (s *sampler) stop() ([]sample, error) {
 		return s.samples, s.err
 	}
 	last, err := s.layout.sample()
-	for p, u := range s.samples[len(s.samples)-1].process {
-		if _, lives := last.process[p]; !lives {
-			last.process[p] = u // the load generator ends before the last sample
-		}
-	}
-	return append(s.samples, last), err
+	s.append(last)
+	return s.samples, err
 }
 
 // sample reads what was used up to now.
 func (l *Layout) sample() (sample, error) {
-	s := sample{at: time.Now(), process: map[*Process]record.Usage{}}
+	s := sample{at: time.Now(), process: map[*Process]record.Usage{}, ended: map[*Process]record.Usage{}}
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {
 		return s, err
@@ -167,14 +174,27 @@ func (l *Layout) sample() (sample, error) {
 	return s, nil
 }
 
-// at is what was used up to a moment between two samples; the first sample when it is before all.
+// window is what was used up to the beginning and up to the end of the time that a load measured.
+func window(samples []sample, l record.Load) (from, to sample) {
+	last := samples[len(samples)-1]
+	took := time.Duration(l.Seconds * float64(time.Second))
+	switch {
+	case took <= 0:
+		return samples[0], last
+	case l.Began.IsZero():
+		return at(samples, last.at.Add(-took)), last
+	}
+	return at(samples, l.Began), at(samples, l.Began.Add(took))
+}
+
+// at is what was used up to a moment between two samples: that of the first sample before all, of the last after all.
 func at(samples []sample, moment time.Time) sample {
 	for i := len(samples) - 1; i > 0; i-- {
 		a, b := samples[i-1], samples[i]
 		if moment.Before(a.at) || !b.at.After(a.at) {
 			continue
 		}
-		return mix(a, b, moment.Sub(a.at).Seconds()/b.at.Sub(a.at).Seconds())
+		return mix(a, b, min(1, moment.Sub(a.at).Seconds()/b.at.Sub(a.at).Seconds()))
 	}
 	return samples[0]
 }
@@ -188,6 +208,7 @@ func mix(a, b sample, share float64) sample {
 		busy:    on(a.busy, b.busy),
 		steal:   on(a.steal, b.steal),
 		process: map[*Process]record.Usage{},
+		ended:   b.ended,
 	}
 	for p, ub := range b.process {
 		ua := a.process[p]
@@ -200,18 +221,35 @@ func mix(a, b sample, share float64) sample {
 	return m
 }
 
-// between is what each process used from one sample to a later one, by name.
+// between is what each process used from one sample to a later one, by name. Those of a name that have ended since are
+// one: the load generators of a row.
 func between(from, to sample) (list []record.Usage) {
 	for p, u := range to.process {
-		before := from.process[p]
-		u.UserSeconds -= before.UserSeconds
-		u.SystemSeconds -= before.SystemSeconds
-		u.VoluntarySwitches -= before.VoluntarySwitches
-		u.InvoluntarySwitches -= before.InvoluntarySwitches
-		list = append(list, u)
+		list = append(list, less(u, from.process[p]))
 	}
+	ended := map[string]record.Usage{}
+	for p, u := range to.ended {
+		if _, before := from.ended[p]; before {
+			continue
+		}
+		sum := ended[p.Name]
+		rss, peak, threads := max(sum.RSSMiB, u.RSSMiB), max(sum.PeakRSSMiB, u.PeakRSSMiB), max(sum.Threads, u.Threads)
+		add(&sum, less(u, from.process[p]))
+		sum.Process, sum.RSSMiB, sum.PeakRSSMiB, sum.Threads = p.Name, rss, peak, threads
+		ended[p.Name] = sum
+	}
+	list = slices.AppendSeq(list, maps.Values(ended))
 	slices.SortFunc(list, func(a, b record.Usage) int { return strings.Compare(a.Process, b.Process) })
 	return list
+}
+
+// less is what was used beyond what had been before; sizes stay as they are.
+func less(u, before record.Usage) record.Usage {
+	u.UserSeconds -= before.UserSeconds
+	u.SystemSeconds -= before.SystemSeconds
+	u.VoluntarySwitches -= before.VoluntarySwitches
+	u.InvoluntarySwitches -= before.InvoluntarySwitches
+	return u
 }
 
 // host is the rest of the machine from one sample to a later one.

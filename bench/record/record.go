@@ -98,21 +98,22 @@ type Row struct {
 
 // Load is what the load generator found: its line on standard output with -json.
 type Load struct {
-	Calls        int64   `json:"calls"`    // answered, and rightly
-	Failures     int64   `json:"failures"` // refused, cut short or timed out
-	Wrong        int64   `json:"wrong"`    // answered with what is not the answer
-	Unsent       int64   `json:"unsent"`   // open loop: due, but never sent since every connection was busy till the end
-	FirstFailure string  `json:"firstFailure,omitempty"`
-	Connections  int     `json:"connections"`
-	Events       int64   `json:"events,omitempty"` // of streamed answers and idle streams
-	Seconds      float64 `json:"seconds"`          // measured, warm-up not counted
-	SetUpSeconds float64 `json:"setUpSeconds"`     // to open connections, sessions and streams
-	CallsPerS    float64 `json:"callsPerS"`
-	Intended     float64 `json:"intendedPerS,omitempty"` // open loop: the rate asked for
-	Latency      Latency `json:"latency"`
-	FirstEvent   Latency `json:"firstEvent,omitzero"` // streamed answers: until the first event was read
-	CPUSeconds   float64 `json:"cpuSeconds"`          // user and system time of the load generator, while it measured
-	Histogram    string  `json:"histogram,omitempty"` // of latency in nanoseconds: HdrHistogram V2, compressed, base64
+	Calls        int64     `json:"calls"`    // answered, and rightly
+	Failures     int64     `json:"failures"` // refused, cut short or timed out
+	Wrong        int64     `json:"wrong"`    // answered with what is not the answer
+	Unsent       int64     `json:"unsent"`   // open loop: due, but never sent since every connection was busy till the end
+	FirstFailure string    `json:"firstFailure,omitempty"`
+	Connections  int       `json:"connections"`
+	Events       int64     `json:"events,omitempty"` // of streamed answers and idle streams
+	Began        time.Time `json:"began,omitzero"`   // when measuring began, after set-up and warm-up
+	Seconds      float64   `json:"seconds"`          // measured, warm-up not counted
+	SetUpSeconds float64   `json:"setUpSeconds"`     // to open connections, sessions and streams
+	CallsPerS    float64   `json:"callsPerS"`
+	Intended     float64   `json:"intendedPerS,omitempty"` // open loop: the rate asked for
+	Latency      Latency   `json:"latency"`
+	FirstEvent   Latency   `json:"firstEvent,omitzero"` // streamed answers: until the first event was read
+	CPUSeconds   float64   `json:"cpuSeconds"`          // user and system time of the load generator, while it measured
+	Histogram    string    `json:"histogram,omitempty"` // of latency in nanoseconds: HdrHistogram V2, compressed, base64
 }
 
 // Latency is a distribution in microseconds: in a closed loop from sending to the whole answer, in an open loop from
