@@ -67,6 +67,20 @@ func TestANoisyRowIsMeasuredAgainAndWrittenEachTime(t *testing.T) {
 	}
 }
 
+func TestAMachineThatIsNeverQuietDoesNotTakeForever(t *testing.T) {
+	b, rows := benchForTest(t, "")
+	b.Layout.NoiseLimit, b.Retries = -1, 2
+	b.Plan(6)
+	for range 6 {
+		if _, err := b.Row(t.Context(), record.Row{}, finding(record.Load{}), noFigures); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := (Tally{Again: 3, Noisy: 6}); len(*rows) != 9 || b.Tally != want {
+		t.Errorf("6 rows took %d measurements, tally %+v, want 9 and %+v", len(*rows), b.Tally, want)
+	}
+}
+
 func TestAWrongAnswerDiscardsItsRowAtOnce(t *testing.T) {
 	b, rows := benchForTest(t, "")
 	b.Retries, b.KeepNoisy = 2, true

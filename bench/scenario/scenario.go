@@ -214,7 +214,8 @@ func (b *Bench) target(t *Target) ([]*Subject, error) {
 	return []*Subject{{"target", p, p.URL}}, nil
 }
 
-// Row measures one case of one subject, again while the machine is not quiet, and writes every try. values takes the
+// Row measures one case of one subject, again while the machine is not quiet, and writes every try. A scenario measures
+// again at most half as often as it has rows, so that it ends in time on a machine that is never quiet. values takes the
 // figures from the row that was measured. The row that comes back may be discarded: look at Discarded before using it.
 func (b *Bench) Row(ctx context.Context, row record.Row, load func(context.Context) (record.Load, error), values func(record.Row) map[string]float64) (record.Row, error) {
 	b.rows++
@@ -226,7 +227,7 @@ func (b *Bench) Row(ctx context.Context, row record.Row, load func(context.Conte
 		got.Values = values(got)
 		failed := got.Load.Wrong > 0 || got.Load.Failures > 0
 		noisy := got.Discarded != "" && !failed
-		last := !noisy || try >= b.Retries
+		last := !noisy || try >= b.Retries || b.planned > 0 && b.Tally.Again >= b.planned/2
 		if noisy && last && b.KeepNoisy {
 			got.Discarded = ""
 		}
