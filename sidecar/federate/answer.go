@@ -1,0 +1,125 @@
+package federate
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// cursorPurpose is what cursors are sealed for.
+const cursorPurpose = "list-cursor"
+
+// list answers one page of a merged list.
+func (s *Server) list(ctx context.Context, c *upstream.Call, k kind) (*upstream.Answer, error) {
+	sc := scopeOf(c)
+	page, n := 0, (*snapshot)(nil)
+	if c.Message.Cursor.Present() {
+		if page, n = s.openCursor(c, k, sc); n == nil {
+			return invalidParams(c, "this cursor is not one of this list, or too old: list again from the beginning"), nil
+		}
+	} else {
+		n = s.snapshot(ctx, k, sc)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := s.refused(n); err != nil {
+		return nil, err
+	}
+	return s.answerPage(c, k, sc, n, page), nil
+}
+
+// answerPage is a page of a snapshot as an answer. The page itself is not copied.
+func (s *Server) answerPage(c *upstream.Call, k kind, sc scope, n *snapshot, page int) *upstream.Answer {
+	head := append([]byte(`{"jsonrpc":"2.0","id":`), c.Message.ID.Of(c.Message.Raw)...)
+	head = append(head, `,"result":`...)
+	var tail []byte
+	if page+1 < len(n.pages) {
+		tail = append(tail, `,"nextCursor":"`...)
+		tail = append(append(tail, s.sealCursor(c, k, n, page+1)...), '"')
+	}
+	tail = append(tail, `,"ttlMs":`...)
+	tail = strconv.AppendInt(tail, max(0, time.Until(n.until).Milliseconds()), 10)
+	scopeName := `"private"`
+	if n.public {
+		scopeName = `"public"`
+	}
+	tail = append(append(tail, `,"cacheScope":`...), scopeName...)
+	tail = append(append(tail, n.meta...), `}}`...)
+	return bodyOf(http.StatusOK, head, n.pages[page], tail)
+}
+
+// sealCursor is what leads to a page: for this caller, this list and this snapshot only.
+func (s *Server) sealCursor(c *upstream.Call, k kind, n *snapshot, page int) string {
+	b := binary.AppendUvarint(binary.AppendUvarint(nil, n.id), uint64(page))
+	return s.o.Sealer.Seal(cursorPurpose, b, s.cursorAAD(c, k))
+}
+
+func (s *Server) cursorAAD(c *upstream.Call, k kind) []byte {
+	aad := append([]byte(s.o.Binding.GetName()), 0, byte(k))
+	return append(aad, c.Principal...)
+}
+
+// openCursor finds the page that a client's cursor leads to; nil when it leads nowhere.
+func (s *Server) openCursor(c *upstream.Call, k kind, sc scope) (page int, n *snapshot) {
+	text, ok := rawjson.Text(c.Message.Cursor.Of(c.Message.Raw))
+	if !ok {
+		return 0, nil
+	}
+	b, err := s.o.Sealer.Open(cursorPurpose, text, s.cursorAAD(c, k))
+	if err != nil {
+		return 0, nil
+	}
+	id, used := binary.Uvarint(b)
+	at, _ := binary.Uvarint(b[max(0, used):])
+	if n = s.snapshots.numbered(k, sc, id); n == nil || at >= uint64(len(n.pages)) {
+		return 0, nil
+	}
+	return int(at), n
+}
+
+// bodyOf is an answer whose body is parts, one after the other.
+func bodyOf(status int, parts ...[]byte) *upstream.Answer {
+	b := &body{parts: net.Buffers(parts)}
+	for _, p := range parts {
+		b.length += int64(len(p))
+	}
+	return &upstream.Answer{Status: status, Length: b.length, Body: b}
+}
+
+// body reads parts without joining them.
+type body struct {
+	parts  net.Buffers
+	length int64
+}
+
+func (b *body) Read(p []byte) (int, error)         { return b.parts.Read(p) }
+func (b *body) WriteTo(w io.Writer) (int64, error) { return b.parts.WriteTo(w) }
+func (b *body) Close() error                       { return nil }
+
+// rewritten is a call with edits made in its message.
+func rewritten(c *upstream.Call, edits ...mcp.Edit) (*upstream.Call, error) {
+	m, err := mcp.Scan(rawjson.Splice(c.Message.Raw, edits...), mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	if err != nil {
+		return nil, err
+	}
+	return &upstream.Call{Message: &m, Header: c.Header, Principal: c.Principal}, nil
+}
+
+// hasExtension reports whether a client declares an extension of capabilities.
+func hasExtension(c *upstream.Call, name string) bool {
+	declared := c.Message.ClientCapabilities
+	if !bytes.Contains(declared.Of(c.Message.Raw), []byte(name)) {
+		return false
+	}
+	return rawjson.Find(c.Message.Raw, declared, "extensions", name).Present()
+}

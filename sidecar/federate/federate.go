@@ -1,0 +1,175 @@
+// Package federate offers several MCP servers as one.
+//
+// A Server is an upstream.Server over others, its members. It speaks the stateless wire only: a member of the other wire
+// is bridged before, and clients of the other wire after. A call of a tool, a prompt or a resource goes to the member that
+// has it, under the name that it has there; lists are the members' lists, merged, cached and named so that names do not
+// clash; a listen is one stream out of the members' streams.
+//
+// One life: a client lists tools. The snapshot for its scope is there and fresh, so its bytes are the answer. When it is
+// not, every member is asked at once, each with its own deadline; what a member cannot give is its last list, for a
+// while, and then nothing: the answer says so in _meta["dev.outrigger/partialFailure"]. No member ever waits for another.
+//
+// A Server is safe for concurrent use. Its goroutines are one per member that watches for changed lists, one per list
+// being fetched, and one per member of each open listen; Close waits for them. Not here: the members' own lives, which are
+// their owner's, and what clients may see (policy).
+package federate
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/seal"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// MetaPartialFailure is the key under which a merged answer says what it lacks: an array of {"upstream", "reason"}, with
+// "stale": true where the upstream's last list stands in.
+const MetaPartialFailure = "dev.outrigger/partialFailure"
+
+// MetaLeftOut is the key under which a merged list says which entries it has not, since another has their name or URI:
+// an array of {"upstream", "name"}, at most maxLeftOut of them.
+const MetaLeftOut = "dev.outrigger/leftOut"
+
+// Member is one of the servers.
+type Member struct {
+	Name   string // the Upstream's
+	Prefix string // before the names of its tools and prompts, followed by "_"
+	Server upstream.Server
+}
+
+// Options say how members are offered. All are required.
+type Options struct {
+	// Binding has names, lists and partialFailure, with defaults filled in.
+	Binding *outriggerv1.Binding
+	Log     *slog.Logger
+	Sealer  *seal.Sealer
+	// Name and Version are what the federation calls itself in discovery and to its members.
+	Name, Version string
+}
+
+// Server offers its members as one.
+type Server struct {
+	o       Options
+	names   namer
+	members []*member
+
+	ctx  context.Context // done once Close was called
+	stop context.CancelFunc
+	work sync.WaitGroup // goroutines of its own
+
+	epoch     atomic.Uint64 // counts invalidations: a snapshot of an older one is looked at again
+	requests  atomic.Uint64 // ids of requests of its own
+	snapshots snapshots
+
+	watching sync.Once
+
+	mu    sync.Mutex // guards below
+	found map[string]*member
+}
+
+// member is a Member with what is known of it.
+type member struct {
+	Member
+	lists cache
+}
+
+// New offers members, in the order in which they are declared. It reaches for nothing.
+func New(members []Member, o Options) *Server {
+	s := &Server{o: o, names: newNamer(o.Binding.GetNames()), found: make(map[string]*member)}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.snapshots.init()
+	for _, m := range members {
+		s.members = append(s.members, &member{Member: m, lists: newCache()})
+	}
+	return s
+}
+
+// Eras implements upstream.Server.
+func (s *Server) Eras(context.Context) (mcp.Eras, error) { return mcp.EraSet(mcp.Stateless), nil }
+
+// Open implements upstream.Server: there are no sessions here.
+func (s *Server) Open(context.Context, *upstream.Call) (upstream.Session, *upstream.Answer, error) {
+	return nil, nil, &upstream.Error{Kind: upstream.WrongEra, Upstream: s.o.Binding.GetName(), Detail: "a federation has no sessions"}
+}
+
+// Check implements upstream.Server: it is ready while a member is. A member that is not does not take the others out.
+func (s *Server) Check(ctx context.Context) error {
+	failed := make([]error, len(s.members))
+	var wait sync.WaitGroup
+	for i, m := range s.members {
+		wait.Go(func() { failed[i] = m.Server.Check(ctx) })
+	}
+	wait.Wait()
+	for _, err := range failed {
+		if err == nil {
+			return nil
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// Close ends what the federation does on its own. Its members are not its to close.
+func (s *Server) Close(ctx context.Context) error {
+	s.stop()
+	done := make(chan struct{})
+	go func() {
+		s.work.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Call implements upstream.Server.
+func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
+	if c.Message.Kind != mcp.Request {
+		return &upstream.Answer{Status: http.StatusAccepted}, nil // the wire has no notification that a server needs
+	}
+	switch c.Message.Method {
+	case mcp.MethodDiscover:
+		return s.discover(ctx, c)
+	case mcp.MethodToolsList:
+		return s.list(ctx, c, tools)
+	case mcp.MethodPromptsList:
+		return s.list(ctx, c, prompts)
+	case mcp.MethodResourcesList:
+		return s.list(ctx, c, resources)
+	case mcp.MethodResourceTemplatesList:
+		return s.list(ctx, c, templates)
+	case mcp.MethodToolsCall:
+		return s.callTool(ctx, c)
+	case mcp.MethodPromptsGet:
+		return s.getPrompt(ctx, c)
+	case mcp.MethodResourcesRead:
+		return s.read(ctx, c)
+	case mcp.MethodComplete:
+		return s.complete(ctx, c)
+	case mcp.MethodListen:
+		return s.listen(ctx, c)
+	case mcp.MethodTasksGet, mcp.MethodTasksUpdate, mcp.MethodTasksCancel:
+		return s.task(ctx, c)
+	}
+	return refuse(c, http.StatusNotFound, mcp.CodeMethodNotFound, "this endpoint offers several servers, and none of their methods of this name"), nil
+}
+
+// invalidate makes every snapshot be looked at again: a member's lists of a kind have changed.
+func (s *Server) invalidate(m *member, kinds ...kind) {
+	for _, k := range kinds {
+		m.lists.expire(k)
+	}
+	s.epoch.Add(1)
+}
+
+// timeout is how long a member may take for a list.
+func (s *Server) timeout() time.Duration { return s.o.Binding.GetLists().GetTimeout().AsDuration() }
