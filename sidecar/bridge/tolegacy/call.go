@@ -1,0 +1,327 @@
+package tolegacy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// call is one request at the server. While its answer is a stream a goroutine reads it, run, for the reader that is
+// attached: the client's request, or later its retry. Between the two, while the client looks for answers to what the
+// server asked, there is none, and the call is held (hold.go).
+//
+// It ends in one of two ways, which may come in either order: the server's stream ends, and with it run; and it is over,
+// when nobody can get anything of it any more.
+type call struct {
+	// Set by newCall, or by send before run, never changed.
+	server    *Server
+	on        *pooled
+	method    string
+	principal string
+	declared  *capabilities
+	level     level // that the session was told for it
+	token     []byte
+	ctx       context.Context // ends when the call is cancelled at the server
+	cancel    context.CancelFunc
+	events    upstream.EventStream // nil when the answer is a body
+
+	answered bool // the response came; owned by whoever reads the answer
+
+	mu      sync.Mutex   // guards below; taken before a reader's and the held calls'
+	sent    *mcp.Message // what went to the server; nil once its digest is known
+	digest  []byte
+	reader  *reader // nil while nobody waits
+	round   int     // of the questions that are pending, or would come next; from 1
+	pending []question
+	asked   int    // questions so far, for their keys
+	heldAs  string // empty until the call was held
+	bytes   int    // that the call keeps in memory, as counted among the held calls
+	expiry  *time.Timer
+	outcome outcome // what a reader gets; nil until the server's stream has ended
+	over    bool
+}
+
+// outcome makes the end of what a request with that id gets: a response, or an error.
+type outcome func(id []byte) (response []byte, status int, err error)
+
+// carry sends a client's request to a session.
+func (s *Server) carry(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
+	o, refused := s.read(c)
+	switch {
+	case refused != nil:
+		return refusal(c.Message, refused), nil
+	case o.state != "":
+		return s.retry(ctx, o, true)
+	}
+	return s.begin(ctx, o, 1)
+}
+
+// begin makes the call. When the session turns out to be gone the call did not happen, so it is made once more on
+// another.
+func (s *Server) begin(ctx context.Context, o *order, round int) (*upstream.Answer, error) {
+	for again := false; ; again = true {
+		p, err := s.pool.acquire(ctx, key{o.principal, o.declared.canonical}, o.m.ClientInfo.Of(o.m.Raw))
+		if err != nil {
+			return nil, err
+		}
+		a, err := s.send(ctx, o, s.newCall(o, p, round))
+		if again || !isGone(err) {
+			return a, err
+		}
+	}
+}
+
+func (s *Server) newCall(o *order, p *pooled, round int) *call {
+	id := s.nextID()
+	k := &call{
+		server: s, on: p, method: o.m.Method, principal: o.principal, declared: o.declared, level: o.level,
+		sent: message(toLegacy(o.m, id)), round: round,
+	}
+	if o.m.ProgressToken.Present() {
+		k.token = id
+	}
+	k.ctx, k.cancel = context.WithCancel(s.tasks.ctx)
+	return k
+}
+
+// send makes one attempt, and returns the answer as far as it is here.
+func (s *Server) send(ctx context.Context, o *order, k *call) (*upstream.Answer, error) {
+	unwatch := context.AfterFunc(ctx, k.cancel)
+	defer unwatch()
+	k.on.want(ctx, k.level)
+	a, err := k.on.session.Call(k.ctx, &upstream.Call{Message: k.sent, Header: o.call.Header, Principal: o.principal})
+	switch {
+	case err != nil:
+		k.end()
+		return nil, k.failure(ctx, err)
+	case a.Events == nil:
+		defer k.end()
+		return k.fromBody(ctx, o.m, a)
+	}
+	k.events = a.Events
+	r := newReader(o.m, o.level)
+	r.leave = func() { k.left(r) }
+	k.reader = r
+	r.watch(ctx)
+	unwatch()                         // from here on the reader knows whether the client's leaving means anything
+	if k.events.Ready() && k.step() { // the usual short answer needs no goroutine
+		k.end()
+	} else if !s.tasks.run(k.run) {
+		k.fail(s.fault(upstream.Lost, "the upstream was removed", nil))
+		k.end()
+	}
+	return r.answer(ctx)
+}
+
+// failure is what an error of the session's means to the client, and to the session.
+func (k *call) failure(ctx context.Context, err error) error {
+	switch {
+	case isGone(err):
+		k.server.pool.forget(k.on)
+		return err
+	case ctx.Err() != nil:
+		return k.server.gaveUp(ctx)
+	}
+	var known *upstream.Error
+	switch {
+	case errors.As(err, &known):
+		return err
+	case errors.Is(err, errTooLong):
+		return k.server.fault(upstream.Overloaded, "sent a response longer than can be translated", err)
+	}
+	return k.server.fault(upstream.BadAnswer, "answered with something else than a response", err)
+}
+
+// fromBody answers a request whose answer is not a stream.
+func (k *call) fromBody(ctx context.Context, m *mcp.Message, a *upstream.Answer) (*upstream.Answer, error) {
+	response, err := readResponse(a)
+	if err != nil {
+		return nil, k.failure(ctx, err)
+	}
+	k.answered = true
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	body, status, err := k.respondLocked(response, m.ID.Of(m.Raw))
+	if err != nil {
+		return nil, err
+	}
+	return bodyAnswer(status, body), nil
+}
+
+// respondLocked writes the server's response for the request with that id.
+func (k *call) respondLocked(m *mcp.Message, id []byte) (body []byte, status int, err error) {
+	if m.Error.Present() && mayAsk(k.method) && errorCode(m) == codeURLElicitation {
+		if body, status, err := k.askForURLsLocked(m, id); body != nil || err != nil {
+			return body, status, err
+		}
+	}
+	body, status, ok := fromLegacy(m, k.method, id)
+	if !ok {
+		err = k.server.fault(upstream.BadAnswer, "answered with a result that is not an object", nil)
+	}
+	return body, status, err
+}
+
+// run reads the server's stream to its end. Questions that are here together are asked together; none waits for another.
+func (k *call) run() {
+	for {
+		if !k.events.Ready() {
+			k.ask()
+		}
+		if k.step() {
+			break
+		}
+	}
+	k.end()
+}
+
+// end lets go of the server's answer and of the session. An answer that is not whole is given up, and the server told.
+func (k *call) end() {
+	if !k.answered {
+		k.cancel()
+	}
+	if k.events != nil {
+		_ = k.events.Close()
+	}
+	k.cancel()
+	k.on.unwant(k.level)
+	k.server.pool.release(k.on)
+}
+
+// step takes the stream's next message in, and reports whether it was the last.
+func (k *call) step() (last bool) {
+	e, err := k.events.Next()
+	if err != nil {
+		k.fail(k.failure(context.Background(), err))
+		return true
+	}
+	m, err := scan(e.Data)
+	if err != nil {
+		k.fail(k.server.fault(upstream.BadAnswer, "sent an event that is not a JSON-RPC message", err))
+		return true
+	}
+	switch m.Kind {
+	case mcp.Response:
+		k.answered = true
+		k.finish(&m)
+		return true
+	case mcp.Request:
+		return k.question(&m)
+	}
+	k.notification(&m)
+	return false
+}
+
+// notification passes what belongs to the call to its reader, and what belongs to the session to its listens. What
+// comes while nobody waits has nobody to go to.
+func (k *call) notification(m *mcp.Message) {
+	switch m.Method {
+	case mcp.NotificationProgress:
+		r := k.attached()
+		if r != nil && r.token != nil && k.token != nil && string(m.ProgressToken.Of(m.Raw)) == string(k.token) {
+			r.put(k.ctx, splice(m.Raw, mcp.Edit{Span: m.ProgressToken, With: r.token}))
+		}
+	case mcp.NotificationMessage:
+		if r := k.attached(); r != nil && r.level.wants(m) {
+			r.put(k.ctx, splice(m.Raw))
+		}
+	case mcp.NotificationCancelled:
+		k.withdraw(m.RequestID.Of(m.Raw))
+	default:
+		k.on.listen.publish(m)
+	}
+}
+
+func (k *call) attached() *reader {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.reader
+}
+
+// finish settles the call with the server's response.
+func (k *call) finish(m *mcp.Message) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.reader == nil && !k.over { // it has to be kept for the retry
+		if len(m.Raw) > maxKept || !k.keepLocked(len(m.Raw)) {
+			k.settleLocked(failed(k.server.fault(upstream.Overloaded, "its answer was too large to be kept for the retry", nil)))
+			return
+		}
+		m = message(splice(m.Raw))
+	}
+	k.settleLocked(func(id []byte) ([]byte, int, error) { return k.respondLocked(m, id) })
+}
+
+// fail settles the call with an error.
+func (k *call) fail(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.settleLocked(failed(err))
+}
+
+func failed(err error) outcome {
+	return func([]byte) ([]byte, int, error) { return nil, 0, err }
+}
+
+// refusedWith is the outcome of a call that the sidecar ends with an error of the protocol.
+func refusedWith(e *mcp.Error) outcome {
+	return func(id []byte) ([]byte, int, error) {
+		status := e.Status
+		if status == 0 {
+			status = statusOf(e.Code)
+		}
+		return mcp.AppendError(nil, id, e), status, nil
+	}
+}
+
+// settleLocked notes the outcome, unless there is one, and gives it to the reader that waits.
+func (k *call) settleLocked(f outcome) {
+	if k.outcome == nil {
+		k.outcome = f
+	}
+	if k.reader == nil {
+		return
+	}
+	response, status, err := k.outcome(k.reader.id)
+	k.reader.finish(response, status, err) // a client that has left meanwhile is told nothing
+	k.reader = nil
+	k.overLocked()
+}
+
+// left cancels the call because its reader's client is gone.
+func (k *call) left(r *reader) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.reader == r {
+		k.reader = nil
+		k.overLocked()
+		k.cancel()
+	}
+}
+
+// reply answers a request of the server's with a result or an error, as raw JSON members.
+func (k *call) reply(ctx context.Context, id []byte, result string) error {
+	ctx, stop := context.WithTimeout(ctx, k.server.settings.times.Handshake)
+	defer stop()
+	return k.on.reply(ctx, id, result)
+}
+
+// reply is the same for any of the session's requests.
+func (p *pooled) reply(ctx context.Context, id []byte, result string) error {
+	m := message(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,%s}`, id, result))
+	_, err := p.session.Call(ctx, &upstream.Call{Message: m, Principal: p.key.principal})
+	return err
+}
+
+// What a server gets that asks something nobody answers.
+const (
+	pong        = `"result":{}`
+	noSuchThing = `"error":{"code":-32601,"message":"no client answers this here"}`
+	noAnswer    = `"error":{"code":-32603,"message":"the client gave no answer"}`
+	nobodyCame  = `"result":{"action":"cancel"}`
+)

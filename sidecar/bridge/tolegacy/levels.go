@@ -1,0 +1,32 @@
+package tolegacy
+
+import (
+	"slices"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+)
+
+// levels are the severities of log messages, most verbose first (server/utilities/logging, "Log Levels").
+var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
+
+// level is an index in levels, or noLevel: a call that asked for no log messages gets none.
+type level int
+
+const noLevel level = -1
+
+// levelOf reads a JSON string; noLevel when it names none.
+func levelOf(token []byte) level {
+	if !isString(token) {
+		return noLevel
+	}
+	return level(slices.Index(levels, string(decoded(token))))
+}
+
+// wants reports whether a call with level l wants a log message. One whose level nobody knows is wanted.
+func (l level) wants(m *mcp.Message) bool {
+	if l == noLevel {
+		return false
+	}
+	of := levelOf(find(m.Raw, m.Params, "level").Of(m.Raw))
+	return of == noLevel || of >= l
+}

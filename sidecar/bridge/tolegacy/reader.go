@@ -1,0 +1,180 @@
+package tolegacy
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+const (
+	queuedMessages = 256     // that a client has not taken yet; then the server has to wait
+	queuedBytes    = 1 << 20 // likewise; one message may be longer
+	// firstMessage is how long the HTTP status of an answer waits for the first message, which may decide it. It is less
+	// than any time after which a silent connection is cut.
+	firstMessage = 5 * time.Second
+)
+
+// reader is what one request of a client gets: messages, of which the last is the response. It is an
+// upstream.EventStream. One goroutine fills it.
+type reader struct {
+	// Set by newReader, never changed.
+	id    []byte // the request's, as its token
+	token []byte // its progress token, likewise; nil when it gave none
+	level level
+	leave func() // what the client's leaving does, unless the reader is done
+
+	unwatch func() bool // set by watch
+
+	wake chan struct{} // capacity 1: there is something for Next
+	room chan struct{} // capacity 1: there is something for put
+
+	mu     sync.Mutex // guards below
+	queue  [][]byte
+	size   int   // bytes in queue
+	done   bool  // nothing comes any more
+	status int   // of the response, once done
+	err    error // what comes after the queue; nil: the orderly end
+}
+
+func newReader(m *mcp.Message, l level) *reader {
+	return &reader{
+		id: bytes.Clone(m.ID.Of(m.Raw)), token: bytes.Clone(m.ProgressToken.Of(m.Raw)), level: l,
+		wake: make(chan struct{}, 1), room: make(chan struct{}, 1),
+	}
+}
+
+// watch makes the end of ctx the client's leaving.
+func (r *reader) watch(ctx context.Context) {
+	r.unwatch = context.AfterFunc(ctx, func() { r.giveUp(ctx.Err()) })
+}
+
+// put adds a message. It waits while the client is slow, and reports whether the client will get it.
+func (r *reader) put(ctx context.Context, data []byte) bool {
+	for {
+		r.mu.Lock()
+		full := len(r.queue) >= queuedMessages || r.size > 0 && r.size+len(data) > queuedBytes
+		switch {
+		case r.done:
+			r.mu.Unlock()
+			return false
+		case !full:
+			r.queue, r.size = append(r.queue, data), r.size+len(data)
+			r.mu.Unlock()
+			signal(r.wake)
+			return true
+		}
+		r.mu.Unlock()
+		select {
+		case <-r.room:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// finish adds the last message, if it is not nil, and then err. It reports whether the reader was still open.
+func (r *reader) finish(response []byte, status int, err error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.done {
+		return false
+	}
+	r.done, r.status, r.err = true, status, err
+	if response != nil {
+		r.queue, r.size = append(r.queue, response), r.size+len(response)
+	}
+	signal(r.wake)
+	signal(r.room)
+	return true
+}
+
+// giveUp ends the reader because its client is gone.
+func (r *reader) giveUp(why error) {
+	if r.finish(nil, 0, why) && r.leave != nil {
+		r.leave()
+	}
+}
+
+// answer waits for what decides the HTTP status: the response, or that something comes before it.
+func (r *reader) answer(ctx context.Context) (*upstream.Answer, error) {
+	timer := time.NewTimer(firstMessage)
+	defer timer.Stop()
+	for {
+		r.mu.Lock()
+		switch {
+		case r.done && len(r.queue) == 1 && r.err == nil:
+			defer r.mu.Unlock()
+			defer r.unwatch()
+			return bodyAnswer(r.status, r.queue[0]), nil
+		case r.done && len(r.queue) == 0:
+			defer r.mu.Unlock()
+			defer r.unwatch()
+			return nil, r.err
+		case len(r.queue) > 0:
+			r.mu.Unlock()
+			return r.events(), nil
+		}
+		r.mu.Unlock()
+		select {
+		case <-r.wake:
+		case <-timer.C:
+			return r.events(), nil
+		case <-ctx.Done():
+			r.giveUp(ctx.Err()) // as the watch does
+		}
+	}
+}
+
+func (r *reader) events() *upstream.Answer {
+	return &upstream.Answer{Status: 200, Length: -1, Events: r}
+}
+
+// Next implements upstream.EventStream.
+func (r *reader) Next() (mcp.Event, error) {
+	for {
+		r.mu.Lock()
+		switch {
+		case len(r.queue) > 0:
+			defer r.mu.Unlock()
+			data := r.queue[0]
+			r.queue, r.size = r.queue[1:], r.size-len(data)
+			signal(r.room)
+			return mcp.Event{Data: data}, nil
+		case r.done:
+			defer r.mu.Unlock()
+			if r.err == nil {
+				return mcp.Event{}, io.EOF
+			}
+			return mcp.Event{}, r.err
+		}
+		r.mu.Unlock()
+		<-r.wake
+	}
+}
+
+// Ready implements upstream.EventStream.
+func (r *reader) Ready() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.done || len(r.queue) > 0
+}
+
+// Close implements upstream.EventStream. Before the response it is the client's leaving.
+func (r *reader) Close() error {
+	r.unwatch()
+	r.giveUp(context.Canceled)
+	return nil
+}
+
+// signal says on a channel of capacity 1 that there is something.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,169 @@
+package tolegacy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// maxAnswer is the longest response that is translated, in bytes: it is read whole.
+const maxAnswer = 16 << 20
+
+// codeURLElicitation is 2025-11-25's error that wants the client to open URLs first. It is never sent on.
+const codeURLElicitation = -32042
+
+// statusOf is the HTTP status of an error on the stateless wire (basic/transports/streamable-http): 200 where that says
+// nothing.
+func statusOf(code int) int {
+	switch code {
+	case mcp.CodeMethodNotFound:
+		return http.StatusNotFound
+	case mcp.CodeHeaderMismatch, mcp.CodeMissingCapability, mcp.CodeUnsupportedVersion:
+		return http.StatusBadRequest
+	}
+	return http.StatusOK
+}
+
+// fromLegacy writes a server's response for the request with that method and id, and says its HTTP status. It is not ok
+// when the result is no object.
+func fromLegacy(m *mcp.Message, method string, id []byte) (body []byte, status int, ok bool) {
+	edits := []mcp.Edit{{Span: m.ID, With: id}}
+	if !m.ID.Present() { // of an error only
+		edits[0] = mcp.Edit{Span: mcp.Span{Start: 1, End: 1}, With: append(append([]byte(`"id":`), id...), ',')}
+	}
+	if m.Error.Present() {
+		edit, status := errorEdit(m)
+		return splice(m.Raw, append(edits, edit...)...), status, true
+	}
+	if !isObject(m.Result.Of(m.Raw)) {
+		return nil, 0, false
+	}
+	edits = append(edits, resultEdit(m, method)...)
+	if method == mcp.MethodToolsList {
+		edits = append(edits, toolEdits(m)...)
+	}
+	return splice(m.Raw, edits...), http.StatusOK, true
+}
+
+// errorEdit replaces the codes that 2026-07-28 must not use.
+func errorEdit(m *mcp.Message) ([]mcp.Edit, int) {
+	span := find(m.Raw, m.Error, "code")
+	code, with := errorCode(m), ""
+	switch code {
+	case mcp.CodeResourceNotFound:
+		code, with = mcp.CodeInvalidParams, "-32602"
+	case codeURLElicitation:
+		code, with = mcp.CodeInternalError, "-32603"
+	}
+	if with == "" {
+		return nil, statusOf(code)
+	}
+	return []mcp.Edit{{Span: span, With: []byte(with)}}, statusOf(code)
+}
+
+// errorCode is the code of a response's error; 0 when it has none that can be read.
+func errorCode(m *mcp.Message) (code int) {
+	if json.Unmarshal(find(m.Raw, m.Error, "code").Of(m.Raw), &code) != nil {
+		return 0
+	}
+	return code
+}
+
+// cacheable reports whether a method's result must say how it can be cached (server/utilities/caching).
+func cacheable(method string) bool {
+	switch method {
+	case mcp.MethodToolsList, mcp.MethodPromptsList, mcp.MethodResourcesList, mcp.MethodResourceTemplatesList,
+		mcp.MethodResourcesRead:
+		return true
+	}
+	return false
+}
+
+// resultEdit puts in what every result of 2026-07-28 has; what is there already stays. But nobody else may cache a
+// session's answer, which may be that session's own, whatever a server says that serves both wires with the same words.
+func resultEdit(m *mcp.Message, method string) (edits []mcp.Edit) {
+	missing := map[string]string{"resultType": `"resultType":"complete"`}
+	if cacheable(method) {
+		missing["ttlMs"], missing["cacheScope"] = `"ttlMs":0`, `"cacheScope":"private"`
+	}
+	empty := true
+	for r := range members(m.Raw, m.Result) {
+		if string(r.name) == "cacheScope" && missing["cacheScope"] != "" {
+			edits = append(edits, mcp.Edit{Span: r.value, With: []byte(`"private"`)})
+		}
+		delete(missing, string(r.name))
+		empty = false
+	}
+	var with []byte
+	for _, name := range [...]string{"resultType", "ttlMs", "cacheScope"} {
+		if text := missing[name]; text != "" {
+			with = append(append(with, text...), ',')
+		}
+	}
+	if empty && with != nil {
+		with = with[:len(with)-1]
+	}
+	at := m.Result.Start + 1
+	return append(edits, mcp.Edit{Span: mcp.Span{Start: at, End: at}, With: with})
+}
+
+// toolEdits drop Tool.execution, which speaks of 2025-11-25's tasks.
+func toolEdits(m *mcp.Message) (edits []mcp.Edit) {
+	tools := find(m.Raw, m.Result, "tools")
+	if !isArray(tools.Of(m.Raw)) || !bytes.Contains(tools.Of(m.Raw), []byte("execution")) {
+		return nil
+	}
+	for tool := range elements(m.Raw, tools) {
+		if !find(m.Raw, tool, "execution").Present() {
+			continue
+		}
+		without, _ := rewrite(nil, m.Raw, tool, func(t member) ([]byte, bool) {
+			return nil, string(t.name) != "execution"
+		})
+		edits = append(edits, mcp.Edit{Span: tool, With: without})
+	}
+	return edits
+}
+
+var errTooLong = errors.New("longer than what is translated")
+
+// readResponse reads an answer to its response and closes it. What comes before the response is dropped.
+func readResponse(a *upstream.Answer) (*mcp.Message, error) {
+	defer a.Close()
+	raw, err := readLast(a)
+	if err != nil {
+		return nil, err
+	}
+	m, err := scan(raw)
+	if err == nil && m.Kind != mcp.Response {
+		err = errors.New("not a response")
+	}
+	return &m, err
+}
+
+func readLast(a *upstream.Answer) ([]byte, error) {
+	if a.Body != nil {
+		body, err := io.ReadAll(io.LimitReader(a.Body, maxAnswer+1))
+		if len(body) > maxAnswer {
+			err = errTooLong
+		}
+		return body, err
+	}
+	if a.Events == nil {
+		return nil, io.ErrUnexpectedEOF
+	}
+	for {
+		e, err := a.Events.Next()
+		if err != nil {
+			return nil, err
+		}
+		if mcp.PeekOutcome(e.Data) != mcp.OutcomeUnknown {
+			return bytes.Clone(e.Data), nil
+		}
+	}
+}
