@@ -32,13 +32,13 @@ var ops = []Op{Call, List, Read, Prompt, Stream, Session}
 
 // Config is what a Driver does. The zero value of a field is its default where one is given.
 type Config struct {
-	URL   string // required: the endpoint, http or https
-	Era   string // default wire.Stateless
-	Op    Op     // default Call
-	Conns int    // connections; default 1. In the legacy era each has a session
-	Rate  float64
+	URL   string  // required: the endpoint, http or https
+	Era   string  // default wire.Stateless
+	Op    Op      // default Call
+	Conns int     // connections; default 1. In the legacy era each has a session
+	Rate  float64 // calls a second over all connections, due at fixed times; 0: a closed loop
 
-	Duration time.Duration // of what is measured; default 10s, or none with Calls
+	Duration time.Duration // of what is measured; default 10s, unless Calls is set. Of Hold: default none
 	Warm     time.Duration // before it, not counted
 	Calls    int64         // stop after so many; 0: after Duration
 	Timeout  time.Duration // of one call, connecting included; default 10s
@@ -77,9 +77,6 @@ func (c Config) withDefaults() Config {
 	set(&c.AnswerBytes, 250)
 	set(&c.RequestBytes, 350)
 	set(&c.Tool, wire.NullTool)
-	if c.Calls == 0 {
-		set(&c.Duration, 10*time.Second)
-	}
 	return c
 }
 

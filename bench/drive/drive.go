@@ -78,12 +78,20 @@ func (d *Driver) Run(ctx context.Context) (record.Load, error) {
 		d.run(ctx, newPhase(d.enter("warming up"), d.c.Warm, 0))
 	}
 	before := cpu()
-	p := newPhase(d.enter("measuring"), d.c.Duration, d.c.Calls)
+	p := newPhase(d.enter("measuring"), d.duration(), d.c.Calls)
 	d.run(ctx, p)
 	l := d.result(p.tally, time.Since(p.start), before)
 	l.SetUpSeconds = setUp.Seconds()
 	l.Intended = d.c.Rate
 	return l, nil
+}
+
+// duration is how long Run measures; 0: until the calls are made.
+func (d *Driver) duration() time.Duration {
+	if d.c.Duration == 0 && d.c.Calls == 0 {
+		return 10 * time.Second
+	}
+	return d.c.Duration
 }
 
 // result is a record of what was counted in some time. before is the CPU time when it began.
@@ -188,7 +196,8 @@ func (d *Driver) run(ctx context.Context, p *phase) {
 // call makes and counts one call. It is false when the connection had to be closed.
 func (d *Driver) call(ctx context.Context, p *phase, i int, k *conn, due time.Time) bool {
 	err := k.open(ctx)
-	if err == nil {
+	opened := err == nil
+	if opened {
 		err = k.call()
 	}
 	if ctx.Err() != nil {
@@ -196,7 +205,7 @@ func (d *Driver) call(ctx context.Context, p *phase, i int, k *conn, due time.Ti
 	}
 	p.tally.call(i, k, due, err)
 	var wrong *wrongAnswer
-	if err == nil || errors.Is(err, errRefused) || errors.As(err, &wrong) {
+	if opened && (err == nil || errors.Is(err, errRefused) || errors.As(err, &wrong)) {
 		return true
 	}
 	k.close()

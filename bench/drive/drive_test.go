@@ -281,8 +281,11 @@ func TestAHeldStreamThatEndsIsAFailure(t *testing.T) {
 	expect(t, end(), 5, 5, 0)
 }
 
-func TestHeldStreamsEndWithTheDuration(t *testing.T) {
+func TestHeldStreamsEndWithTheDurationWhenOneIsGiven(t *testing.T) {
 	_, url := startNull(t)
+	if d := newDriver(t, Config{URL: url, Op: Stream}); d.c.Duration != 0 || d.duration() != 10*time.Second {
+		t.Errorf("by default streams are held for %v and calls measured for %v, want 0 (for ever) and 10s", d.c.Duration, d.duration())
+	}
 	d := newDriver(t, Config{URL: url, Op: Stream, Conns: 2, Duration: time.Millisecond})
 	l, err := d.Hold(t.Context(), func(int) {})
 	if err != nil {
@@ -326,8 +329,12 @@ func TestARealServerIsDriven(t *testing.T) {
 			if tc.era == wire.Legacy {
 				c.Op, c.Tool = Session, "echo"
 				expect(t, run(t, c), 8, 0, 0)
-				c.Op = Stream
-				expect(t, run(t, c), 8, 0, 0)
+				c.Op, c.Duration = Stream, time.Millisecond
+				l, err := newDriver(t, c).Hold(t.Context(), func(int) {}) // it takes one stream of a session at a time
+				if err != nil {
+					t.Fatal(err)
+				}
+				expect(t, l, int64(c.Conns), 0, 0)
 			}
 		})
 	}

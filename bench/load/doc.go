@@ -37,7 +37,8 @@
 //	read     resources/read
 //	prompt   prompts/get
 //	stream   open a subscription (stateless: until it is acknowledged) or a GET stream (legacy: until its head), and
-//	         close the connection with it
+//	         close the connection with it; a server that takes one GET stream of a session at a time may refuse the
+//	         next while it has not noticed the end of the last
 //	session  legacy only: initialize, notifications/initialized, a tools/call and DELETE, as one call
 //
 // With -hold the last two open one stream or session for each of -conns, print {"holding":N} on standard output, and

@@ -49,7 +49,11 @@ func ms(us float64) string { return fmt.Sprintf("%.3f ms", us/1e3) }
 // isTerminal reports whether a person may be looking at f.
 func isTerminal(f *os.File) bool {
 	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	null, err := os.Stat(os.DevNull)
+	return err != nil || !os.SameFile(info, null)
 }
 
 // showProgress writes a line over itself once a second, until the function it returns is called.

@@ -13,8 +13,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log"
 	"net"
+	"os"
 	"os/signal"
 	"syscall"
 
@@ -32,13 +34,13 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := serve(ctx, c, *listen); err != nil {
+	if err := serve(ctx, c, *listen, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// serve serves until ctx ends.
-func serve(ctx context.Context, c server.Config, address string) error {
+// serve serves until ctx ends, and says on out where.
+func serve(ctx context.Context, c server.Config, address string, out io.Writer) error {
 	s, err := server.New(c)
 	if err != nil {
 		return err
@@ -47,7 +49,7 @@ func serve(ctx context.Context, c server.Config, address string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("listening", l.Addr())
+	fmt.Fprintln(out, "listening", l.Addr())
 	defer s.Close()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	if err := s.Serve(l); !errors.Is(err, net.ErrClosed) {
