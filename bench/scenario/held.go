@@ -12,8 +12,10 @@ import (
 )
 
 const (
-	// A process's memory has settled when it moved by less than settleShare of it for settleFor.
+	// A process's memory has settled when it moved by less than settleShare of it for settleFor; after a collection for
+	// returnFor, since the Go runtime gives memory back when it finds time.
 	settleFor   = time.Second
+	returnFor   = 3 * time.Second
 	settleEvery = 100 * time.Millisecond
 	settleShare = 0.005
 	// settleMost is how long memory may take to settle; what it is then counts.
@@ -45,7 +47,7 @@ func hold(ctx context.Context, l *layout.Layout, sidecar *layout.Process, args .
 	if err != nil {
 		return h, err
 	}
-	if h.before, err = settle(ctx, sidecar, settleMost); err != nil {
+	if h.before, err = settle(ctx, sidecar, settleFor); err != nil {
 		return h, err
 	}
 	begun := time.Now()
@@ -82,7 +84,7 @@ func firstCalls(ctx context.Context, l *layout.Layout, p *layout.Process, eras .
 
 // look takes the figures of while all are open.
 func (h *held) look(ctx context.Context, sidecar *layout.Process, atRest metrics) (err error) {
-	if h.open, err = settle(ctx, sidecar, settleMost); err != nil {
+	if h.open, err = settle(ctx, sidecar, settleFor); err != nil {
 		return err
 	}
 	now, err := collected(ctx, sidecar)
@@ -95,13 +97,16 @@ func (h *held) letGo(ctx context.Context, sidecar *layout.Process) (err error) {
 	if h.left, err = drained(ctx, sidecar); err != nil {
 		return err
 	}
-	if h.released, err = settle(ctx, sidecar, settleMost); err != nil {
+	if h.released, err = settle(ctx, sidecar, settleFor); err != nil {
 		return err
 	}
 	if err := collect(ctx, sidecar); err != nil {
 		return err
 	}
-	h.collected, err = settle(ctx, sidecar, settleMost)
+	if err := returned(ctx, sidecar); err != nil {
+		return err
+	}
+	h.collected, err = settle(ctx, sidecar, returnFor)
 	return err
 }
 
@@ -113,18 +118,19 @@ func collected(ctx context.Context, p *layout.Process) (metrics, error) {
 	return readMetrics(ctx, p)
 }
 
-// settle waits until a process's resident memory has settled, at most for a time, and returns it in MiB.
-func settle(ctx context.Context, p *layout.Process, most time.Duration) (float64, error) {
+// settle waits until a process's resident memory has kept still for a time, at most for settleMost, and returns it in
+// MiB.
+func settle(ctx context.Context, p *layout.Process, still time.Duration) (float64, error) {
 	var seen []float64
 	tick := time.NewTicker(settleEvery)
 	defer tick.Stop()
-	for end := time.Now().Add(most); ; {
+	for end := time.Now().Add(settleMost); ; {
 		u, err := p.Usage()
 		if err != nil {
 			return 0, err
 		}
 		seen = append(seen, u.RSSMiB)
-		if settled(seen) || time.Now().After(end) {
+		if settled(seen, still) || time.Now().After(end) {
 			return u.RSSMiB, nil
 		}
 		select {
@@ -135,9 +141,9 @@ func settle(ctx context.Context, p *layout.Process, most time.Duration) (float64
 	}
 }
 
-// settled reports whether the last of sizes seen every settleEvery have kept still.
-func settled(seen []float64) bool {
-	const n = int(settleFor/settleEvery) + 1
+// settled reports whether the last of sizes seen every settleEvery have kept still for a time.
+func settled(seen []float64, still time.Duration) bool {
+	n := int(still/settleEvery) + 1
 	if len(seen) < n {
 		return false
 	}
@@ -145,23 +151,35 @@ func settled(seen []float64) bool {
 	return slices.Max(last)-slices.Min(last) <= settleShare*slices.Max(last)
 }
 
+// returned waits until a Go process has given the operating system most of the memory that it does not use, at most for
+// settleMost: the runtime does that in its own time, and later on a busy machine.
+func returned(ctx context.Context, p *layout.Process) error {
+	_, err := await(ctx, p, settleMost, func(m metrics) bool {
+		return m["go_memstats_heap_idle_bytes"]-m["go_memstats_heap_released_bytes"] < m["go_memstats_next_gc_bytes"]
+	})
+	return err
+}
+
 // drained waits until a sidecar has no session and no stream open, at most for holdMost, and returns how many are left.
 func drained(ctx context.Context, sidecar *layout.Process) (left float64, err error) {
+	open := func(m metrics) float64 { return m["outrigger_sessions"] + m["outrigger_open_streams"] }
+	last, err := await(ctx, sidecar, holdMost, func(m metrics) bool { return open(m) == 0 })
+	return open(last), err
+}
+
+// await reads a process's metrics until they are as they should be, at most for a time, and returns the last.
+func await(ctx context.Context, p *layout.Process, most time.Duration, right func(metrics) bool) (metrics, error) {
 	tick := time.NewTicker(settleEvery)
 	defer tick.Stop()
-	for end := time.Now().Add(holdMost); ; {
-		m, err := readMetrics(ctx, sidecar)
-		if err != nil {
-			return 0, err
-		}
-		left = m["outrigger_sessions"] + m["outrigger_open_streams"]
-		if left == 0 || time.Now().After(end) {
-			return left, nil
+	for end := time.Now().Add(most); ; {
+		m, err := readMetrics(ctx, p)
+		if err != nil || right(m) || time.Now().After(end) {
+			return m, err
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return 0, context.Cause(ctx)
+			return m, context.Cause(ctx)
 		}
 	}
 }

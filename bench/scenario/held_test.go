@@ -28,8 +28,8 @@ func TestMemoryHasSettledWhenItKeptStillForASecond(t *testing.T) {
 		"moving":                {append(slices.Clone(still[1:]), 101), false},
 		"moved before":          {append([]float64{50, 200}, still...), true},
 	} {
-		if got := settled(tt.seen); got != tt.want {
-			t.Errorf("%s: settled(%v) = %v, want %v", name, tt.seen, got, tt.want)
+		if got := settled(tt.seen, time.Second); got != tt.want {
+			t.Errorf("%s: settled(%v, 1s) = %v, want %v", name, tt.seen, got, tt.want)
 		}
 	}
 }
