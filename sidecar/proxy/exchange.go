@@ -15,7 +15,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
-// exchange is one HTTP request and what is known of it so far. One goroutine uses it.
+// exchange is one HTTP request and what is known of it so far. One goroutine uses it, until release, after which it may
+// be another request's.
 type exchange struct {
 	// Set by ServeHTTP, never changed.
 	p     *Proxy
@@ -30,6 +31,7 @@ type exchange struct {
 	msg    mcp.Message
 	era    mcp.Era
 	label  string // the metric's method
+	sent   upstream.Call
 
 	// What record says of it.
 	outcome telemetry.Outcome
@@ -42,9 +44,12 @@ type exchange struct {
 // keptBody is the largest body buffer that goes back to the pool.
 const keptBody = 64 << 10
 
-var bodies = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
+var (
+	bodies    = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
+	exchanges = sync.Pool{New: func() any { return new(exchange) }}
+)
 
-// release gives back what the exchange held. Nothing may use its message afterwards.
+// release gives back what the exchange held, and itself. Nothing may use it or its message afterwards.
 func (x *exchange) release() {
 	if x.ep != nil {
 		x.ep.use.end()
@@ -53,6 +58,8 @@ func (x *exchange) release() {
 		*x.pooled = x.body[:0]
 		bodies.Put(x.pooled)
 	}
+	*x = exchange{}
+	exchanges.Put(x)
 }
 
 // read takes the body in and scans it. It fails with an *mcp.Error or a *refusal.
@@ -186,5 +193,6 @@ func lists(accept []string, ranges ...string) bool {
 
 // call is the exchange's message as a server gets it.
 func (x *exchange) call() *upstream.Call {
-	return &upstream.Call{Message: &x.msg, Header: x.r.Header}
+	x.sent = upstream.Call{Message: &x.msg, Header: x.r.Header}
+	return &x.sent
 }

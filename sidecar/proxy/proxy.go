@@ -57,12 +57,13 @@ func New(o Options) *Proxy {
 
 // ServeHTTP writes exactly one answer: serve's, or its error's while nothing was written.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x := exchange{p: p, w: w, r: r, start: time.Now()}
+	x := exchanges.Get().(*exchange)
 	defer x.release()
-	if err := p.serve(&x); err != nil {
+	x.p, x.w, x.r, x.start = p, w, r, time.Now()
+	if err := p.serve(x); err != nil {
 		x.refuse(err)
 	}
-	p.record(&x)
+	p.record(x)
 	if x.aborted {
 		panic(http.ErrAbortHandler) // the one way to tell a client that what it got is not whole
 	}

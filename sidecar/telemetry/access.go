@@ -46,6 +46,7 @@ type AccessLog struct {
 	buf     []byte
 	spare   []byte
 	dropped int64
+	clock   clock
 }
 
 // NewAccessLog starts an access log on w. Close ends it.
@@ -76,7 +77,7 @@ func (l *AccessLog) Write(line *Line) {
 		l.mu.Unlock()
 		return
 	}
-	l.buf = appendLine(l.buf, line)
+	l.buf = l.clock.appendLine(l.buf, line)
 	after := len(l.buf)
 	l.mu.Unlock()
 	if before == 0 {
@@ -128,59 +129,97 @@ func (l *AccessLog) flush() {
 	l.mu.Unlock()
 }
 
+// clock writes times. It keeps the text of the second written last: most lines are of the same.
+type clock struct {
+	second int64 // Unix time; 0 before the first
+	text   []byte
+}
+
+// append writes t in UTC with microseconds, as RFC 3339 has it.
+func (c *clock) append(b []byte, t time.Time) []byte {
+	if s := t.Unix(); s != c.second || c.text == nil {
+		c.second, c.text = s, t.UTC().AppendFormat(c.text[:0], "2006-01-02T15:04:05.")
+	}
+	b = append(b, c.text...)
+	us := t.Nanosecond() / 1000
+	for unit := 100_000; unit > 0; unit /= 10 {
+		b = append(b, byte('0'+us/unit%10))
+	}
+	return append(b, 'Z')
+}
+
 // appendLine writes one line in the form of slog's JSON handler.
-func appendLine(b []byte, l *Line) []byte {
+func (c *clock) appendLine(b []byte, l *Line) []byte {
 	b = append(b, `{"time":"`...)
-	b = l.Time.UTC().AppendFormat(b, "2006-01-02T15:04:05.000000Z")
+	b = c.append(b, l.Time)
 	b = append(b, `","level":"INFO","msg":"call"`...)
-	b = appendField(b, "binding", l.Binding)
-	b = appendField(b, "upstream", l.Upstream)
-	b = appendField(b, "era", l.Era)
-	b = appendField(b, "method", l.Method)
-	b = appendField(b, "name", l.Name)
+	b = appendField(b, `,"binding":"`, l.Binding)
+	b = appendField(b, `,"upstream":"`, l.Upstream)
+	b = appendField(b, `,"era":"`, l.Era)
+	b = appendField(b, `,"method":"`, l.Method)
+	b = appendField(b, `,"name":"`, l.Name)
 	if l.ID != nil {
 		b = append(append(b, `,"id":`...), l.ID...)
 	}
-	b = appendField(b, "remote", l.Remote)
-	b = appendNumber(b, "status", int64(l.Status))
-	b = appendField(b, "outcome", l.Outcome.String())
-	b = appendField(b, "reason", l.Reason)
-	b = appendNumber(b, "duration_us", l.Took.Microseconds())
-	b = appendNumber(b, "bytes_in", l.BytesIn)
-	b = appendNumber(b, "bytes_out", l.BytesOut)
+	b = appendField(b, `,"remote":"`, l.Remote)
+	b = appendNumber(b, `,"status":`, int64(l.Status))
+	b = appendField(b, `,"outcome":"`, l.Outcome.String())
+	b = appendField(b, `,"reason":"`, l.Reason)
+	b = appendNumber(b, `,"duration_us":`, l.Took.Microseconds())
+	b = appendNumber(b, `,"bytes_in":`, l.BytesIn)
+	b = appendNumber(b, `,"bytes_out":`, l.BytesOut)
 	return append(b, "}\n"...)
 }
 
-func appendNumber(b []byte, key string, n int64) []byte {
-	b = append(append(append(b, `,"`...), key...), `":`...)
-	return strconv.AppendInt(b, n, 10)
+// appendNumber writes a member whose beginning, up to its value, is head.
+func appendNumber(b []byte, head string, n int64) []byte {
+	return strconv.AppendInt(append(b, head...), n, 10)
 }
 
-// appendField writes a string member, unless it is empty. Values are cut at maxField bytes: they are strangers' words.
-func appendField[T string | []byte](b []byte, key string, v T) []byte {
-	const maxField = 256
+// maxField is the longest value, in bytes, that a line shows: values are strangers' words.
+const maxField = 256
+
+// plain are the bytes that stand for themselves in a JSON string.
+var plain = func() (t [256]bool) {
+	for c := range t {
+		t[c] = c >= 0x20 && c != 0x7f && c != '"' && c != '\\'
+	}
+	return t
+}()
+
+// appendField writes a string member whose beginning, up to its value, is head; nothing when the value is empty.
+func appendField[T string | []byte](b []byte, head string, v T) []byte {
 	if len(v) == 0 {
 		return b
 	}
-	b = append(append(append(b, `,"`...), key...), `":"`...)
-	for i := 0; i < len(v) && i < maxField; i++ {
-		switch c := v[i]; {
-		case c == '"' || c == '\\':
+	b = append(b, head...)
+	shown, done := v[:min(len(v), maxField)], 0
+	for i := range len(shown) {
+		c := shown[i]
+		if plain[c] {
+			continue
+		}
+		b = append(b, shown[done:i]...)
+		if done = i + 1; c == '"' || c == '\\' {
 			b = append(b, '\\', c)
-		case c < 0x20 || c == 0x7f:
-			b = append(b, `\u00`...)
-			b = append(b, "0123456789abcdef"[c>>4], "0123456789abcdef"[c&15])
-		default:
-			b = append(b, c)
+		} else {
+			b = append(b, '\\', 'u', '0', '0', "0123456789abcdef"[c>>4], "0123456789abcdef"[c&15])
 		}
 	}
+	b = append(b, shown[done:]...)
 	if len(v) > maxField {
-		for !utf8.RuneStart(b[len(b)-1]) { // do not leave half a character
-			b = b[:len(b)-1]
-		}
-		if b[len(b)-1] >= utf8.RuneSelf {
-			b = b[:len(b)-1]
-		}
+		b = cutRune(b)
 	}
 	return append(b, '"')
+}
+
+// cutRune takes off a character that was cut through, if b ends in one.
+func cutRune(b []byte) []byte {
+	for !utf8.RuneStart(b[len(b)-1]) {
+		b = b[:len(b)-1]
+	}
+	if b[len(b)-1] >= utf8.RuneSelf {
+		b = b[:len(b)-1]
+	}
+	return b
 }

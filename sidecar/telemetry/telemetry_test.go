@@ -69,7 +69,7 @@ var line = Line{
 
 func TestAnAccessLineIsJSON(t *testing.T) {
 	var got map[string]any
-	raw := appendLine(nil, &line)
+	raw := new(clock).appendLine(nil, &line)
 	if err := json.Unmarshal(raw, &got); err != nil {
 		t.Fatalf("%v in %s", err, raw)
 	}
@@ -90,16 +90,30 @@ func TestALongNameIsCutBetweenCharacters(t *testing.T) {
 		l := line
 		l.Name = []byte(strings.Repeat("x", pad) + strings.Repeat("語", 200))
 		var got map[string]any
-		if raw := appendLine(nil, &l); json.Unmarshal(raw, &got) != nil || strings.ContainsRune(string(raw), '�') {
+		if raw := new(clock).appendLine(nil, &l); json.Unmarshal(raw, &got) != nil || strings.ContainsRune(string(raw), '�') {
 			t.Errorf("pad %d: not clean JSON: %s", pad, raw)
 		}
 	}
 }
 
 func TestAccessLineDoesNotAllocate(t *testing.T) {
-	buf := make([]byte, 0, 4096)
-	if n := testing.AllocsPerRun(100, func() { buf = appendLine(buf[:0], &line) }); n != 0 {
+	buf, c := make([]byte, 0, 4096), new(clock)
+	if n := testing.AllocsPerRun(100, func() { buf = c.appendLine(buf[:0], &line) }); n != 0 {
 		t.Errorf("%v allocations for a line, want 0", n)
+	}
+}
+
+func TestTimesAreWrittenAsPackageTimeWritesThem(t *testing.T) {
+	c := new(clock)
+	at := time.Date(2026, 12, 31, 23, 59, 59, 999_998_999, time.FixedZone("", 3600))
+	for _, step := range []time.Duration{0, time.Microsecond, time.Microsecond, 0, -time.Second, time.Hour, time.Nanosecond, 1e12} {
+		at = at.Add(step)
+		if got, want := string(c.append(nil, at)), at.UTC().Format("2006-01-02T15:04:05.000000Z"); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	if got := string(new(clock).append(nil, time.Unix(0, 0))); got != "1970-01-01T00:00:00.000000Z" {
+		t.Errorf("the first second: got %s", got)
 	}
 }
 
@@ -158,10 +172,9 @@ func BenchmarkObserve(b *testing.B) {
 }
 
 func BenchmarkAccessLine(b *testing.B) {
-	l := NewAccessLog(io.Discard)
-	defer l.Close()
+	buf, c := make([]byte, 0, 4096), new(clock)
 	b.ReportAllocs()
 	for b.Loop() {
-		l.Write(&line)
+		buf = c.appendLine(buf[:0], &line)
 	}
 }
