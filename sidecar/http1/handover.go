@@ -1,6 +1,7 @@
 package http1
 
 import (
+	"io"
 	"net"
 	"sync"
 )
@@ -43,24 +44,40 @@ func (h *handover) Close() error {
 
 func (h *handover) Addr() net.Addr { return h.addr }
 
-// handedConn is a connection of which some bytes were read before net/http got it.
+// handedConn is a connection of which some bytes were read before net/http got it. What strict refuses never gets there.
 type handedConn struct {
 	net.Conn
-	read []byte // comes before what the connection still holds; one goroutine reads at a time
+
+	// One goroutine reads at a time.
+	read    []byte // comes before what the connection still holds
+	strict  strict
+	refused bool // read is the rest of the refusal, and the last
 
 	once sync.Once
 	free func() // gives back the connection's place
 }
 
-func (c *handedConn) Read(p []byte) (int, error) {
-	if len(c.read) == 0 {
-		return c.Conn.Read(p)
+func (c *handedConn) Read(p []byte) (n int, err error) {
+	switch {
+	case len(c.read) > 0:
+		n = copy(p, c.read)
+		if c.read = c.read[n:]; len(c.read) == 0 {
+			c.read = nil
+		}
+	case c.refused:
+		return 0, io.EOF
+	default:
+		n, err = c.Conn.Read(p)
 	}
-	n := copy(p, c.read)
-	if c.read = c.read[n:]; len(c.read) == 0 {
-		c.read = nil
+	if c.refused {
+		return n, err
 	}
-	return n, nil
+	if good := c.strict.pass(p[:n]); good < n {
+		n = good + copy(p[good:], refusal)
+		c.read, c.refused = []byte(refusal[n-good:]), true
+		return n, nil
+	}
+	return n, err
 }
 
 func (c *handedConn) Close() error {

@@ -3,8 +3,8 @@
 // A connection is ours request by request for as long as each is a POST whose head holds nothing unusual (plainHead says
 // what that is), with a body of a known length. At the first request that is anything else the connection goes to an
 // http.Server, with all bytes of it that were read, and stays there: GET, HTTP/2, 100-continue, chunked bodies and all
-// malformed things are never ours to parse or to judge. What plainHead accepts, net/http accepts with the same meaning
-// (FuzzHead, TestBothServersAgree).
+// malformed things are never ours to parse. What plainHead accepts, net/http accepts with the same meaning (FuzzHead,
+// TestBothServersAgree). What net/http would forgive though servers read it differently is kept from it (strict).
 //
 // Handlers see what net/http would show them, with these differences. They must not change the request's header, nor keep
 // it or the answer's after they return: the connection uses both again. They must not read the body while they answer. There is no

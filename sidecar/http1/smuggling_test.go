@@ -290,3 +290,47 @@ func TestTheCorpusIsReadAsWritten(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatServersReadDifferentlyIsRefused: that net/http would forgive these, and how, is no agreement with whoever is in
+// front. The place on the connection must not matter.
+func TestWhatServersReadDifferentlyIsRefused(t *testing.T) {
+	const head, get = "POST /mcp HTTP/1.1\r\nHost: a\r\n", "GET /mcp HTTP/1.1\r\nHost: a\r\n"
+	ours := sidecarStack(t)
+	before := map[string]struct {
+		raw      string
+		requests int
+	}{
+		"as the first":             {"", 0},
+		"behind a plain one":       {head + "Content-Length: 2\r\n\r\n{}", 1},
+		"behind one that was not":  {get + "\r\n", 1},
+		"behind a body":            {get + "Content-Length: 5\r\n\r\nhello", 1},
+		"behind one asked for":     {head + "Expect: 100-continue\r\nContent-Length: 4\r\n\r\n\n \n ", 1},
+		"behind an upgrade":        {get + "Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n", 1},
+		"behind plain ones, mixed": {get + "\r\n" + head + "Content-Length: 2\r\n\r\n{}", 2},
+	}
+	for name, bad := range map[string]string{
+		"two lengths":                 head + "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}x",
+		"two lengths, the same":       head + "Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+		"a length as a list":          head + "Content-Length: 2, 2\r\n\r\n{}",
+		"a length, then chunked":      head + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"chunked, then a length":      head + "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+		"chunked twice":               head + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"chunked on HTTP/1.0":         "POST /mcp HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"a bare LF, request line":     "POST /mcp HTTP/1.1\nHost: a\r\nContent-Length: 2\r\n\r\n{}",
+		"a bare LF, header line":      head + "X: y\nContent-Length: 2\r\n\r\n{}",
+		"a bare LF, end":              head + "Content-Length: 2\r\n\n{}",
+		"a folded line":               head + "X: y\r\n z\r\nContent-Length: 2\r\n\r\n{}",
+		"a line folded by a tab":      head + "X: y\r\n\tz\r\nContent-Length: 2\r\n\r\n{}",
+		"a folded length":             head + "Content-Length:\r\n 2\r\n\r\n{}",
+		"a bare LF on GET":            "GET /mcp HTTP/1.1\nHost: a\n\n",
+		"a folded line on GET":        get + "X: y\r\n z\r\n\r\n",
+		"a folded line, first header": "POST /mcp HTTP/1.1\r\n Host: a\r\nContent-Length: 2\r\n\r\n{}",
+	} {
+		for place, first := range before {
+			o := ours.feed(t, []byte(first.raw+bad+get+"\r\n"))
+			if len(o.requests) != first.requests || len(o.answers) == 0 || !o.refused() {
+				t.Errorf("%s, %s: got %v, want %d requests and a refusal", name, place, o, first.requests)
+			}
+		}
+	}
+}
