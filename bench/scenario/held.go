@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/bench/layout"
+	"github.com/outrigger-mesh/outrigger/bench/record"
 )
 
 const (
@@ -57,7 +58,7 @@ func hold(ctx context.Context, l *layout.Layout, sidecar *layout.Process, args .
 	}
 	h.opened, h.setUp = load.Holding, time.Since(begun).Seconds()
 	lookErr := h.look(ctx, sidecar, atRest)
-	found, err := load.Stop()
+	found, err := release(ctx, load)
 	if err := errors.Join(lookErr, err); err != nil {
 		return h, err
 	}
@@ -80,6 +81,16 @@ func firstCalls(ctx context.Context, l *layout.Layout, p *layout.Process, eras .
 		}
 	}
 	return nil
+}
+
+// release tells the load generator to let go of everything, and waits until it has: to end thousands of sessions takes
+// longer than a process otherwise has.
+func release(ctx context.Context, load *layout.Held) (record.Load, error) {
+	load.Process().Interrupt()
+	ctx, cancel := context.WithTimeout(ctx, holdMost)
+	defer cancel()
+	_ = load.Process().Wait(ctx) // how it ended, Stop tells
+	return load.Stop()
 }
 
 // look takes the figures of while all are open.
