@@ -196,6 +196,27 @@ func TestACallThatTakesTooLongFails(t *testing.T) {
 	}
 }
 
+func TestAnAnswerThatWasRightBeforeIsWrongForTheNextCall(t *testing.T) {
+	_, null := startNull(t)
+	var first atomic.Pointer[[]byte]
+	url := behindHandler(t, null, func(b []byte) []byte {
+		first.CompareAndSwap(nil, &b)
+		return *first.Load()
+	})
+	for _, op := range []Op{Call, List} {
+		first.Store(nil)
+		expect(t, run(t, Config{URL: url, Op: op, Calls: 3}), 1, 0, 2)
+	}
+}
+
+func TestAConnectionOutlivesTheTimeoutOfItsCalls(t *testing.T) {
+	_, url := startNull(t)
+	l := run(t, Config{URL: url, Timeout: 500 * time.Millisecond, Delay: 5 * time.Millisecond, Duration: 1200 * time.Millisecond})
+	if l.Failures+l.Wrong > 0 || l.Calls == 0 {
+		t.Errorf("%d calls, %d failures; first: %s", l.Calls, l.Failures, l.FirstFailure)
+	}
+}
+
 func TestInterimAnswersArePassedOver(t *testing.T) {
 	body := `{"jsonrpc":"2.0","id":100000001,"result":{"x":"hello"}}`
 	answer := "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + answerOf(body)
