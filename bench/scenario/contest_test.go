@@ -199,8 +199,11 @@ func TestTheCostOfAnEventIsWhatItAddsToAStreamWithout(t *testing.T) {
 	if got["event_us"] != 3 || got["event_ratio_nginx"] != 1.5 || nginx.Values["event_us"] != 2 {
 		t.Errorf("an event costs %v us, %v times nginx's %v; want 3, 1.5 and 2", got["event_us"], got["event_ratio_nginx"], nginx.Values["event_us"])
 	}
-	if late := row("sidecar", ten.with("gap_ms", "2"), 50, nil); late["event_us"] != 0 {
-		t.Errorf("events with gaps are compared with streams without: %v", late)
+	if apart := row("sidecar", ten.with("gap_ms", "2"), 80, nil); apart["event_us"] != 6 {
+		t.Errorf("an event that comes by itself costs %v us, want 6", apart["event_us"])
+	}
+	if some := row("sidecar", ten.with("share", "0.2"), 50, nil); some["event_us"] != 0 {
+		t.Errorf("when only some calls have events, an event costs %v us, want no such figure", some["event_us"])
 	}
 }
 
