@@ -387,10 +387,14 @@ func (s *Server) elsewhere(ctx context.Context, o *order, st *state) (*upstream.
 		Upstream: s.name, Message: bytes.Clone(o.m.Raw), Principal: o.principal,
 	})
 	if err != nil {
+		gone := ctx.Err()
 		cancel()
 		var known *upstream.Error
-		if errors.As(err, &known) {
+		switch {
+		case errors.As(err, &known):
 			return nil, err
+		case gone != nil:
+			return nil, s.gaveUp(ctx)
 		}
 		s.log.Warn("a sidecar that holds a call could not be asked", "holder", st.Holder, "error", err)
 		return refusal(o.m, invalid(heldFarAway)), nil
