@@ -28,8 +28,11 @@ import (
 
 // Driver is a set of connections to one endpoint.
 type Driver struct {
+	// Set by New, never changed.
 	c     Config
+	url   *url.URL
 	conns []*conn
+
 	tally atomic.Pointer[tally] // of the phase that runs
 	stage atomic.Pointer[string]
 }
@@ -43,7 +46,7 @@ func New(c Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Driver{c: c.withDefaults()}
+	d := &Driver{c: c.withDefaults(), url: u}
 	process := rand.Uint32()
 	for i := range d.c.Conns {
 		d.conns = append(d.conns, newConn(&d.c, u, fmt.Sprintf("%08x-%06d", process, i)))
@@ -80,7 +83,7 @@ func (d *Driver) Run(ctx context.Context) (record.Load, error) {
 	before := cpu()
 	p := newPhase(d.enter("measuring"), d.duration(), d.c.Calls)
 	d.run(ctx, p)
-	l := d.result(p.tally, time.Since(p.start), before)
+	l := d.result(p.tally, p.start, before)
 	l.SetUpSeconds = setUp.Seconds()
 	l.Intended = d.c.Rate
 	return l, nil
@@ -94,11 +97,11 @@ func (d *Driver) duration() time.Duration {
 	return d.c.Duration
 }
 
-// result is a record of what was counted in some time. before is the CPU time when it began.
-func (d *Driver) result(t *tally, took, before time.Duration) record.Load {
+// result is a record of what was counted since a time. before is the CPU time then.
+func (d *Driver) result(t *tally, began time.Time, before time.Duration) record.Load {
 	l := t.load(true)
 	l.Connections = len(d.conns)
-	l.Seconds = took.Seconds()
+	l.Began, l.Seconds = began, time.Since(began).Seconds()
 	l.CallsPerS = float64(l.Calls) / l.Seconds
 	l.CPUSeconds = (cpu() - before).Seconds()
 	return l
@@ -141,21 +144,39 @@ func (d *Driver) openAll(ctx context.Context) error {
 	return first
 }
 
-// closeAll ends the sessions that are still open, and every connection. What a server says to that does not matter.
+// closeMost is how long ending sessions may take. What is left then the server forgets by itself.
+const closeMost = time.Minute
+
+// closeAll ends every connection, and then the sessions that are still open, over a few new connections. What a server
+// says to that does not matter.
 func (d *Driver) closeAll() {
-	ctx, cancel := context.WithTimeout(context.Background(), d.c.Timeout)
-	defer cancel()
-	d.each(func(_ int, k *conn) {
-		if k.session != "" && ctx.Err() == nil {
-			if k.nc != nil {
-				k.close()
-			}
-			if k.dial(ctx) == nil {
-				k.closeSession() //nolint:errcheck // see above
-			}
-		}
+	for _, k := range d.conns {
 		k.close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeMost)
+	defer cancel()
+	idle := make(chan *conn, openers)
+	for range openers {
+		idle <- &conn{c: &d.c, url: d.url, requests: d.conns[0].requests}
+	}
+	d.each(func(_ int, k *conn) {
+		if k.session == "" || ctx.Err() != nil {
+			return
+		}
+		closer := <-idle
+		closer.session, k.session = k.session, ""
+		if closer.nc == nil && closer.dial(ctx) != nil {
+			idle <- closer
+			return
+		}
+		if closer.closeSession() != nil {
+			closer.close()
+		}
+		idle <- closer
 	})
+	for range openers {
+		(<-idle).close()
+	}
 }
 
 // Pauses before a connection that failed is used again: the first, and the longest. Each is twice the one before.
@@ -248,7 +269,7 @@ func (d *Driver) Hold(ctx context.Context, holding func(n int)) (record.Load, er
 	holding(n)
 	<-ctx.Done()
 	wg.Wait()
-	l := d.result(t, time.Since(begin), before)
+	l := d.result(t, begin, before)
 	l.SetUpSeconds = setUp.Seconds()
 	return l, nil
 }
