@@ -93,7 +93,7 @@ func TestAHookRunsOnceUnlessItWasTakenOff(t *testing.T) {
 	})
 }
 
-func TestOneHookCostsNothing(t *testing.T) {
+func TestOneHookAllocatesNothing(t *testing.T) {
 	var x Context
 	var h counter
 	if n := testing.AllocsPerRun(100, func() { x.Hook(&h); x.Unhook(&h) }); n > 0 {
