@@ -487,19 +487,46 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
+// TestACallAllocatesNothing holds for both sides of a call, since they are in one process here.
+func TestACallAllocatesNothing(t *testing.T) {
+	for name, c := range map[string]Config{
+		"stateless": {}, "legacy": {Era: wire.Legacy}, "streamed": {Streamed: 1, Events: 2}, "a list": {Op: List},
+		"64 KiB": {AnswerBytes: 64 << 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := openForTest(t, c)
+			n := testing.AllocsPerRun(200, func() {
+				if err := k.call(); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if n != 0 {
+				t.Errorf("%v allocations for a call, want 0", n)
+			}
+		})
+	}
+}
+
+// openForTest opens a connection to a null server of its own.
+func openForTest(tb testing.TB, c Config) *conn {
+	tb.Helper()
+	_, c.URL = startNull(tb)
+	d := newDriver(tb, c)
+	tb.Cleanup(d.closeAll)
+	k := d.conns[0]
+	if err := k.open(context.WithoutCancel(tb.Context())); err != nil {
+		tb.Fatal(err)
+	}
+	return k
+}
+
 // BenchmarkCall is one call of the null server in this process, both sides together; allocations are of both too.
 func BenchmarkCall(b *testing.B) {
 	for _, era := range []string{wire.Stateless, wire.Legacy} {
 		for name, c := range map[string]Config{"json": {}, "streamed": {Streamed: 1}, "64KiB": {AnswerBytes: 64 << 10}} {
 			b.Run(era+"/"+name, func(b *testing.B) {
-				_, c.URL = startNull(b)
 				c.Era = era
-				d := newDriver(b, c)
-				defer d.closeAll()
-				k := d.conns[0]
-				if err := k.open(b.Context()); err != nil {
-					b.Fatal(err)
-				}
+				k := openForTest(b, c)
 				b.ReportAllocs()
 				for b.Loop() {
 					if err := k.call(); err != nil {

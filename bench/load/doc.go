@@ -27,8 +27,9 @@
 //
 // An answer that is not the call's is wrong. A call that was refused (a JSON-RPC error, an HTTP status other than 2xx),
 // cut short or not answered within -timeout has failed. Both are counted, the first of them is said in full, and
-// neither ends the run; a connection that broke is opened again after 10 ms, then 20 ms, up to a second. Only when a
-// connection cannot be opened at the start is there no run.
+// neither ends the run. Nothing is sent twice: when a server closes an idle connection just as a call is sent, that call
+// has failed. A connection that broke is opened again after 10 ms, then 20 ms, up to a second. Only when a connection
+// cannot be opened at the start is there no run.
 //
 // # Operations
 //

@@ -30,10 +30,13 @@ type conn struct {
 	head wire.Head
 	in   wire.Body
 	body []byte
-	out  []byte // the answer, or a part of one, without its padding when that is long
-	pad  int    // bytes of padding left out of out
-	at   int    // where they belong
-	vec  net.Buffers
+	out  []byte // the answer, or a part of one, but for its middle when that is long
+
+	middle  [][]byte // what is left out of out, since it need not be copied
+	long    int      // its bytes
+	at      int      // where it belongs
+	parts   net.Buffers
+	writing net.Buffers // of parts, what is not yet written
 }
 
 // serve answers requests until the connection ends or sends what is not HTTP.
@@ -65,22 +68,24 @@ func (c *conn) trim() {
 	}
 }
 
-// flush writes what is in out, and the padding, in one write.
+// flush writes what is in out, with the middle where it belongs, in one write.
 func (c *conn) flush() (err error) {
-	if c.pad == 0 {
+	if c.long == 0 {
 		_, err = c.nc.Write(c.out)
 		c.out = c.out[:0]
 		return err
 	}
-	vec := append(c.vec[:0], c.out[:c.at])
-	for n := c.pad; n > 0; n -= len(wire.Padding) {
-		vec = append(vec, wire.Padding[:min(n, len(wire.Padding))])
-	}
-	vec = append(vec, c.out[c.at:])
-	c.vec = vec
-	_, err = vec.WriteTo(c.nc) // it uses up its copy of the slice, not the array
-	c.out, c.pad = c.out[:0], 0
+	c.parts = append(append(append(c.parts[:0], c.out[:c.at]), c.middle...), c.out[c.at:])
+	c.writing = c.parts
+	_, err = c.writing.WriteTo(c.nc)
+	c.out, c.middle, c.long = c.out[:0], c.middle[:0], 0
 	return err
+}
+
+// insert puts long bytes that nobody changes before the last so many of out, without copying them.
+func (c *conn) insert(b []byte, before int) {
+	c.middle = append(c.middle, b)
+	c.at, c.long = len(c.out)-before, c.long+len(b)
 }
 
 // answerText appends a whole answer of the null server, all but a long padding.
@@ -90,7 +95,9 @@ func (c *conn) answerText(r wire.Result, id []byte, k *knobs) {
 		return
 	}
 	c.out = wire.AppendResult(c.out, r, id, k.owner, k.number, 0)
-	c.at, c.pad = len(c.out)-len(r.After), k.pad
+	for n := k.pad; n > 0; n -= len(wire.Padding) {
+		c.insert(wire.Padding[:min(n, len(wire.Padding))], len(r.After))
+	}
 }
 
 // answer leaves an answer in out. An error ends the connection.

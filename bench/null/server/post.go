@@ -146,8 +146,14 @@ func (c *conn) listen(r *request) error {
 		`{"notifications":%s,"_meta":{"io.modelcontextprotocol/subscriptionId":%s}}}`, granted, r.id))
 }
 
+// list answers a tools/list. The list is long, and the same every time.
 func (c *conn) list(era string, id []byte) {
-	c.result(id, string(c.s.toolList)+cacheable(era))
+	const before, after = `{"jsonrpc":"2.0","id":`, `}}`
+	list := c.s.lists[era]
+	c.out = append(c.out, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: "...)
+	c.out = strconv.AppendInt(c.out, int64(len(before)+len(id)+len(list)+len(after)), 10)
+	c.out = append(append(append(c.out, "\r\n\r\n"+before...), id...), after...)
+	c.insert(list, len(after))
 }
 
 // call answers a tools/call as its arguments say.
@@ -214,7 +220,7 @@ func (c *conn) openChunk() int {
 func (c *conn) closeChunk(at int) {
 	c.out = append(c.out, "\n\n"...)
 	const hex = "0123456789abcdef"
-	n := len(c.out) + c.pad - at - len(chunkSize)
+	n := len(c.out) + c.long - at - len(chunkSize)
 	for i := len(chunkSize) - 3; i >= 0; i-- {
 		c.out[at+i] = hex[n&15]
 		n >>= 4

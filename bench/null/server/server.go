@@ -14,6 +14,7 @@ import (
 	"bufio"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -64,7 +65,7 @@ type Server struct {
 	// Set by New, never changed.
 	stateless, legacy bool
 	tools             map[string]bool
-	toolList          []byte
+	lists             map[string][]byte // by era: an answer to tools/list from after its id, without the two braces at its end
 
 	counters    counters
 	nextSession atomic.Int64
@@ -86,11 +87,14 @@ func New(c Config) (*Server, error) {
 		stateless: c.Era != wire.Legacy,
 		legacy:    c.Era != wire.Stateless,
 		tools:     map[string]bool{},
-		toolList:  toolList(names),
+		lists:     map[string][]byte{},
 		conns:     map[net.Conn]bool{},
 	}
 	for _, name := range names {
 		s.tools[name] = true
+	}
+	for _, era := range []string{wire.Stateless, wire.Legacy} {
+		s.lists[era] = slices.Concat([]byte(`,"result":{`), toolList(names), []byte(cacheable(era)))
 	}
 	return s, nil
 }
