@@ -23,7 +23,7 @@ func keyOf(id uint32, from int64) *outriggerv1.SealingKey {
 func withRing(t testing.TB, keys ...*outriggerv1.SealingKey) *Sealer {
 	t.Helper()
 	s := New()
-	if err := s.Swap(&outriggerv1.KeyRing{Name: "sealing", Keys: keys}); err != nil {
+	if err := s.Swap(&outriggerv1.KeyRing{Keys: keys}); err != nil {
 		t.Fatal(err)
 	}
 	return s

@@ -123,6 +123,9 @@ func (k *call) question(m *mcp.Message) (last bool) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.over {
+		return true // the call was cancelled, which the server did not know yet
+	}
 	q := question{id: id, method: m.Method, params: questionParams(m)}
 	if len(k.pending) >= maxQuestions || !k.keepLocked(len(q.params)) {
 		k.settleLocked(failed(k.server.fault(upstream.Overloaded, "asked its client too much at once", nil)))

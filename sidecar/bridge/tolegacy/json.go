@@ -109,12 +109,16 @@ func skip(raw []byte, at int) int {
 }
 
 func skipString(raw []byte, at int) int {
-	for at++; raw[at] != '"'; at++ {
-		if raw[at] == '\\' {
-			at++
+	for at++; ; at++ {
+		at += bytes.IndexByte(raw[at:], '"')
+		slashes := 0
+		for raw[at-1-slashes] == '\\' {
+			slashes++
+		}
+		if slashes%2 == 0 {
+			return at + 1
 		}
 	}
-	return at + 1
 }
 
 func skipNested(raw []byte, at int) int {

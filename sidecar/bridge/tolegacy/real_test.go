@@ -172,6 +172,21 @@ func (r *realServer) addTools() {
 		}
 		return strings.Join(all, ";"), nil
 	})
+	tool("story", func(ctx context.Context, q *sdk.CallToolRequest, text string) (string, error) {
+		said := text
+		for i := range 3 {
+			_ = q.Session.Log(ctx, &sdk.LoggingMessageParams{Level: "info", Data: "log of " + text})
+			_ = q.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
+				ProgressToken: q.Params.GetProgressToken(), Progress: float64(i + 1), Message: "progress of " + text,
+			})
+			one, err := ask(ctx, q, text)
+			if err != nil {
+				return "", err
+			}
+			said += ";" + one
+		}
+		return said, nil
+	})
 	tool("openURL", func(ctx context.Context, q *sdk.CallToolRequest, text string) (string, error) {
 		a, err := q.Session.Elicit(ctx, &sdk.ElicitParams{
 			Mode: "url", URL: "https://example.com/" + text, Message: "open", ElicitationID: "e1",
