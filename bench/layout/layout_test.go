@@ -3,6 +3,7 @@ package layout
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -196,6 +197,18 @@ func spin(t *testing.T) []string {
 	return []string{self, "spin"}
 }
 
+// awaitCPU waits until a process has used so many seconds of CPU time, for a while, and returns what it used.
+func awaitCPU(t *testing.T, p *Process, seconds float64) (u record.Usage) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); u.UserSeconds < seconds && time.Now().Before(end); time.Sleep(sampleEvery) {
+		var err error
+		if u, err = p.Usage(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return u
+}
+
 func TestUsageCountsAProcessAndItsChildren(t *testing.T) {
 	l := newLayout(t)
 	line := strings.Join(spin(t), " ")
@@ -203,12 +216,7 @@ func TestUsageCountsAProcessAndItsChildren(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got record.Usage
-	for end := time.Now().Add(20 * time.Second); got.UserSeconds < 0.2 && time.Now().Before(end); time.Sleep(sampleEvery) {
-		if got, err = p.Usage(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	got := awaitCPU(t, p, 0.2)
 	if got.UserSeconds < 0.2 || got.Threads < 3 || got.RSSMiB < 1 || got.PeakRSSMiB < got.RSSMiB-1 || got.InvoluntarySwitches+got.VoluntarySwitches == 0 {
 		t.Errorf("a shell with a child that spins used %+v, want CPU time, the child's threads, memory and switches", got)
 	}
@@ -249,9 +257,13 @@ func TestOursAreNotNoiseAndStrangersAre(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	row := measureFor(t, l, time.Second)
-	used := row.Usage[0].UserSeconds / float64(runtime.NumCPU())
-	if row.Usage[0].Process != "ours" || used < 0.05 || row.Host.Others > 1.05-used {
+	began := time.Now()
+	row, err := l.Measure(t.Context(), record.Row{}, func(context.Context) (record.Load, error) { awaitCPU(t, ours, 0.5); return record.Load{}, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := row.Usage[0].UserSeconds / time.Since(began).Seconds() / float64(runtime.NumCPU())
+	if row.Usage[0].Process != "ours" || used == 0 || row.Host.Others > 1.05-used {
 		t.Errorf("ours used %.2f of the machine and others %.2f, which is more than all of it", used, row.Host.Others)
 	}
 	ours.Stop()
@@ -321,15 +333,24 @@ func TestTheLoadIsCheckedAndMeasured(t *testing.T) {
 	}
 }
 
-func TestALoadThatCannotRunIsAnError(t *testing.T) {
+func TestALoadThatCannotRunSaysWhy(t *testing.T) {
 	l := newLayout(t)
 	if found, err := l.Load(t.Context(), "-no-such-flag"); err == nil || !strings.Contains(err.Error(), "no-such-flag") {
 		t.Errorf("Load with a bad flag = %+v, %v, want an error that names it", found, err)
 	}
+	found, err := l.Load(t.Context(), "-duration", "1h", "http://127.0.0.1:1/mcp")
+	if err != nil || found.Failures != 1 || !strings.Contains(found.FirstFailure, "127.0.0.1:1") {
+		t.Errorf("Load at a closed port = %+v, %v, want a failure that names it", found, err)
+	}
+	up, err := l.Null(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := l.Load(ctx, "-duration", "1h", "http://127.0.0.1:1/mcp"); err == nil {
-		t.Error("a load at a closed port returned no error")
+	row, err := l.Measure(ctx, record.Row{}, func(ctx context.Context) (record.Load, error) { return l.Load(ctx, "-duration", "1h", up.URL) })
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a measurement that was interrupted = %+v, %v, want that as its error", row.Load, err)
 	}
 }
 

@@ -13,8 +13,11 @@ import (
 	"github.com/outrigger-mesh/outrigger/bench/record"
 )
 
+// statusFailed is the load generator's exit status when calls failed, or connections could not be opened at all.
+const statusFailed = 1
+
 // Load runs the load generator with -json and these arguments, the URL last, and returns what it found. That calls
-// failed or were answered wrongly is in what it found, not an error.
+// failed or were answered wrongly is in what it found, not an error; connections that could not be opened are one failure.
 func (l *Layout) Load(ctx context.Context, args ...string) (record.Load, error) {
 	h, err := l.load(args)
 	if err != nil {
@@ -24,7 +27,11 @@ func (l *Layout) Load(ctx context.Context, args ...string) (record.Load, error) 
 	case <-h.process.done:
 	case <-ctx.Done():
 	}
-	return h.Stop()
+	found, err := h.Stop()
+	if err != nil && ctx.Err() == nil && h.process.cmd.ProcessState.ExitCode() == statusFailed {
+		return record.Load{Failures: 1, FirstFailure: tail(h.process.Log)}, nil
+	}
+	return found, err
 }
 
 // Held is a load generator that keeps connections, sessions or streams open.

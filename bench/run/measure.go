@@ -144,7 +144,7 @@ func (o *options) runScenario(ctx context.Context, s scenario.Scenario, r *rows,
 	defer func() { err = errors.Join(err, l.Close()) }()
 	b := &scenario.Bench{
 		Layout: l, Short: o.short, Gate: o.gate, Rounds: o.rounds, Warm: o.warm, Duration: o.duration, Retries: o.retries,
-		Peers: o.peers, Target: o.target, KeepNoisy: o.keepNoisy, Progress: progress,
+		Peers: o.peers, Target: o.target, Era: o.era, KeepNoisy: o.keepNoisy, Progress: progress,
 		Write: func(row record.Row) error { return r.write(record.Line{Kind: record.KindRow, Row: &row}) },
 	}
 	err = s.Run(ctx, b)

@@ -30,6 +30,7 @@ type options struct {
 	retries   int
 	peers     []scenario.Peer
 	target    *scenario.Target
+	era       string
 	programs  layout.Programs
 }
 
@@ -64,6 +65,9 @@ func parseOptions(args []string, out io.Writer) (*options, error) {
 	if f.NArg() > 0 {
 		return nil, usageError{fmt.Errorf("unexpected argument %q", f.Arg(0))}
 	}
+	if !slices.Contains([]string{"", "stateless", "legacy"}, o.era) {
+		return nil, usageError{fmt.Errorf("-era: %q is neither stateless nor legacy", o.era)}
+	}
 	o.fill()
 	var err error
 	if o.target, err = t.target(); err != nil {
@@ -82,6 +86,7 @@ func (o *options) register(f *flag.FlagSet) {
 	f.BoolVar(&o.short, "short", false, "a small set of cases, measured for less time")
 	f.BoolVar(&o.gate, "gate", false, "measure the path's gated cases only, and fail when one is beyond its gate (GATE_JSON, GATE_SSE)")
 	f.BoolVar(&o.keepNoisy, "keep-noisy", false, "let rows count that stay noisy, and call the run valid all the same")
+	f.StringVar(&o.era, "era", "", "only cases of this era, stateless or legacy, where a scenario varies it (default both)")
 	f.IntVar(&o.rounds, "rounds", 0, "how often each case is measured (default 3)")
 	f.DurationVar(&o.warm, "warm", 0, "warm-up of a row, not counted (default 500ms; short 200ms)")
 	f.DurationVar(&o.duration, "duration", 0, "time a row is measured (default 3s; short 1s)")

@@ -342,6 +342,7 @@ func TestBadFlagsAreNamed(t *testing.T) {
 		"-peer nginx=y{PORT}":             "own name",
 		"-peer a={PORT} -peer a={PORT}":   "two peers",
 		"-pid 1":                          "go with -target",
+		"-era old":                        "neither stateless nor legacy",
 		"-target http://x -pid x":         "not a process id",
 		"-target http://x -scenario boot": "cannot be measured",
 		"-target http://x -tool t -scenario streaming": "cannot be measured",

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -97,6 +98,11 @@ func cross(pairs ...string) []Case {
 		cases = more
 	}
 	return cases
+}
+
+// ofEra are the cases of the era that the bench is about, and those without one.
+func (b *Bench) ofEra(cases []Case) []Case {
+	return slices.DeleteFunc(cases, func(c Case) bool { return b.Era != "" && c["era"] != "" && c["era"] != b.Era })
 }
 
 // with is the case with a field set.

@@ -183,6 +183,16 @@ func TestPathCasesVaryEachFieldAndKeepTheGatedOnes(t *testing.T) {
 	}
 }
 
+func TestOnlyOneEraIsMeasuredWhenAskedFor(t *testing.T) {
+	cases := append(cross("era", "stateless,legacy"), Case{"sessions": "1"})
+	for era, want := range map[string]int{"": 3, "legacy": 2, "stateless": 2} {
+		got := (&Bench{Era: era}).ofEra(slices.Clone(cases))
+		if len(got) != want || era != "" && got[0]["era"] != era {
+			t.Errorf("of era %q are %v, want %d cases", era, got, want)
+		}
+	}
+}
+
 func TestTheCostOfAnEventIsWhatItAddsToAStreamWithout(t *testing.T) {
 	p := plainStreams{}
 	k := Case{"era": "legacy", "share": "1", "events": "0", "gap_ms": "0"}

@@ -48,7 +48,7 @@ func runLatency(ctx context.Context, b *Bench) error {
 	if b.Target == nil {
 		direct, subjects = subjects[0], subjects[1:]
 	}
-	cases := cross("era", "stateless,legacy")
+	cases := b.ofEra(cross("era", "stateless,legacy"))
 	b.Plan(b.Rounds * len(cases) * len(subjects))
 	for round := 1; round <= b.Rounds; round++ {
 		for _, k := range cases {

@@ -77,6 +77,7 @@ func runPath(ctx context.Context, b *Bench) error {
 		return err
 	}
 	closed, open := pathCases(b)
+	closed, open = b.ofEra(closed), b.ofEra(open)
 	b.Plan(b.Rounds * (len(closed) + len(open)) * len(subjects))
 	rates := closedRates{}
 	c := Contest{Scenario: "path", Subjects: subjects, Cases: closed, Stream: isStream, Load: pathLoad, Figures: rates.note}

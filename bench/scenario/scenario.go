@@ -100,6 +100,7 @@ type Bench struct {
 	Retries   int            // how often a row is measured again when the machine was not quiet
 	Peers     []Peer
 	Target    *Target // measured alone, when it is not nil
+	Era       string  // only cases of this one; empty: of both
 	KeepNoisy bool    // a row that stays noisy counts
 
 	Write    func(record.Row) error // takes each row, discarded ones too

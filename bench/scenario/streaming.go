@@ -53,7 +53,7 @@ func runStreaming(ctx context.Context, b *Bench) error {
 	c := Contest{
 		Scenario: "streaming",
 		Subjects: subjects,
-		Cases:    streamingCases(b.Short),
+		Cases:    b.ofEra(streamingCases(b.Short)),
 		Stream:   func(Case) bool { return true },
 		Load: func(k Case) []string {
 			return []string{"-era", k["era"], "-conns", usualConns, "-streamed", k["share"], "-events", k["events"], "-event-gap", k["gap_ms"] + "ms"}
