@@ -93,7 +93,7 @@ func TestOneLineOfJSONSaysWhatWasFound(t *testing.T) {
 }
 
 func TestTheSummaryIsForReaders(t *testing.T) {
-	o, err := parse([]string{"-rate", "1000", "-duration", "50ms", "-streamed", "1", "-events", "1", startNull(t)}, io.Discard)
+	o, err := parse([]string{"-rate", "1000", "-calls", "50", "-streamed", "1", "-events", "1", startNull(t)}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
