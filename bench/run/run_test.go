@@ -260,27 +260,50 @@ func TestGateVerdicts(t *testing.T) {
 		return v
 	}
 	for _, tc := range []struct {
-		ratios     []float64 // below 0: not measured
-		failedRows int
-		last       string
+		ratios         []float64 // below 0: not measured
+		failedRows     int
+		passed, failed int
 	}{
-		{[]float64{2.2, 1}, 0, "bench-gate: 2 passed, 0 failed"},
-		{[]float64{2.2, 2.21}, 0, "bench-gate: 1 passed, 1 failed"},
-		{[]float64{0}, 0, "bench-gate: 0 passed, 1 failed"},
-		{[]float64{-1, 1}, 0, "bench-gate: 1 passed, 1 failed"},
-		{[]float64{1}, 3, "bench-gate: 1 passed, 1 failed"},
-		{nil, 0, "bench-gate: 0 passed, 0 failed"},
+		{[]float64{2.2, 1}, 0, 2, 0},
+		{[]float64{2.2, 2.21}, 0, 1, 1},
+		{[]float64{0}, 0, 0, 1},
+		{[]float64{-1, 1}, 0, 1, 1},
+		{[]float64{1}, 3, 1, 1},
+		{nil, 0, 0, 0},
 	} {
 		var verdicts []report.Verdict
 		for _, r := range tc.ratios {
 			verdicts = append(verdicts, verdict(r))
 		}
 		var out strings.Builder
-		err := judge(&out, verdicts, tc.failedRows)
-		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		if got := lines[len(lines)-1]; got != tc.last || (err == nil) != (strings.HasSuffix(tc.last, " 0 failed") && len(tc.ratios) > 0) {
-			t.Errorf("ratios %v, %d failed rows: %q and error %v, want %q", tc.ratios, tc.failedRows, got, err, tc.last)
+		passed, failed := judge(&out, verdicts, tc.failedRows)
+		if passed != tc.passed || failed != tc.failed || strings.Count(out.String(), ": fail\n") != failed {
+			t.Errorf("ratios %v, %d failed rows: %d passed, %d failed, want %d and %d; it said %s", tc.ratios, tc.failedRows, passed, failed,
+				tc.passed, tc.failed, &out)
 		}
+	}
+}
+
+// gateWith runs the gate as briefly as can be.
+func gateWith(t *testing.T, limit string) (last string, lines []string, err error) {
+	t.Helper()
+	cmd := command(t.Context(), t.TempDir(), "-gate", "-duration", "100ms")
+	cmd.Env = append(os.Environ(), "GATE_JSON="+limit, "GATE_SSE="+limit)
+	out, err := cmd.Output()
+	lines = strings.Split(strings.TrimSpace(string(out)), "\n")
+	return lines[len(lines)-1], lines, err
+}
+
+func TestTheGateAddsUpItsLastTry(t *testing.T) {
+	needsNginx(t)
+	last, lines, err := gateWith(t, "1000")
+	if err != nil || last != "bench-gate: 4 passed, 0 failed" || len(lines) != 5 {
+		t.Errorf("a wide gate ended with %v and said %q, want four verdicts and their sum", err, lines)
+	}
+	last, lines, err = gateWith(t, "0.001")
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != exitFailed || last != "bench-gate: 0 passed, 4 failed" || len(lines) != gateTries*5 {
+		t.Errorf("a gate that cannot hold ended with %v and said %q, want status 1, %d tries and the last one's sum", err, lines, gateTries)
 	}
 }
 
