@@ -239,7 +239,9 @@ func nginxStack(t *testing.T) target {
 	l.Close()
 	t.Cleanup(func() {
 		_ = c.Process.Signal(syscall.SIGTERM) // which ends its worker too
-		_ = c.Wait()                          // its status says nothing
+		late := time.AfterFunc(patience, func() { _ = c.Process.Kill() })
+		defer late.Stop()
+		_ = c.Wait() // its status says nothing
 		if log, err := os.ReadFile(filepath.Join(dir, "log")); t.Failed() && err == nil {
 			t.Logf("the end of nginx's log:\n%s", log[max(0, len(log)-4<<10):])
 		}

@@ -181,11 +181,23 @@ func leaveAtOnce(t *testing.T, tool string) {
 	for i, nc := range conns {
 		leave(nc, i/2)
 	}
-	over := time.NewTimer(time.Until(left.Add(limit))) // when every cancellation must have come
+	<-time.After(time.Until(left.Add(limit))) // when every cancellation must have come
+	wantCancelled(t, server.calls("stateless"), left)
+	release()
+	wantAnswered(t, server.calls("legacy"))
+	server.mu.Lock()
+	defer server.mu.Unlock()
+	if len(server.notes) > 0 {
+		t.Errorf("the server was notified of %q, want nothing", server.notes)
+	}
+}
+
+// wantCancelled checks that all calls have been cancelled by now.
+func wantCancelled(t *testing.T, calls []*silentCall, left time.Time) {
+	t.Helper()
 	var last time.Duration
 	late := 0
-	<-over.C
-	for _, c := range server.calls("stateless") {
+	for _, c := range calls {
 		select {
 		case at := <-c.gone:
 			last = max(last, at.Sub(left))
@@ -194,11 +206,15 @@ func leaveAtOnce(t *testing.T, tool string) {
 		}
 	}
 	if late > 0 {
-		t.Errorf("%d of %d stateless calls were not cancelled within %v", late, clients/2, limit)
+		t.Errorf("%d of %d stateless calls were not cancelled within %v", late, len(calls), time.Since(left))
 	}
 	t.Logf("the last of the others was cancelled after %v", last)
-	release()
-	for i, c := range server.calls("legacy") {
+}
+
+// wantAnswered checks that no call was cancelled and that each can be answered, now that all are released.
+func wantAnswered(t *testing.T, calls []*silentCall) {
+	t.Helper()
+	for i, c := range calls {
 		select {
 		case <-c.gone:
 			t.Fatalf("legacy call %d was cancelled by its client's leaving", i)
@@ -209,11 +225,6 @@ func leaveAtOnce(t *testing.T, tool string) {
 		case <-time.After(patience):
 			t.Fatalf("legacy call %d did not end", i)
 		}
-	}
-	server.mu.Lock()
-	defer server.mu.Unlock()
-	if len(server.notes) > 0 {
-		t.Errorf("the server was notified of %q, want nothing", server.notes)
 	}
 }
 
