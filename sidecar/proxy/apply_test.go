@@ -229,10 +229,10 @@ func TestABadBindingIsRefusedWithItsReason(t *testing.T) {
 		reason string
 		status int
 	}{
-		"no upstream": {func(c *config.Config) { c.Bindings[0].Upstreams = nil }, "names 0 upstreams", 200},
+		"no upstream": {func(c *config.Config) { c.Bindings[0].Upstreams = nil }, "names no upstream", 200},
 		"two upstreams": {func(c *config.Config) {
 			c.Bindings[0].Upstreams = append(c.Bindings[0].Upstreams, c.Bindings[0].Upstreams...)
-		}, "names 2 upstreams", 200},
+		}, "cannot offer several upstreams as one", 200},
 		"unknown upstream": {func(c *config.Config) { c.Bindings[0].Upstreams[0].Name = "no" }, `upstream "no" is not here`, 200},
 		"taken path": {func(c *config.Config) {
 			c.Bindings = append(c.Bindings, binding(func(b *bindingSpec) { b.Name = "other" }))

@@ -16,7 +16,8 @@ import (
 var errUnconfigured = errors.New("no configuration yet")
 
 // Ready reports why the sidecar should get no traffic, or nothing: it needs a configuration, and each of its servers
-// must answer a true handshake within ctx and its own handshake timeout. All servers are asked at once.
+// that an endpoint stands for must answer a true handshake within ctx and its own handshake timeout; of several that are
+// offered as one, one must. All are asked at once.
 func (p *Proxy) Ready(ctx context.Context) []error {
 	if p.draining.Load() {
 		return []error{errors.New("draining")}
@@ -30,7 +31,7 @@ func (p *Proxy) Ready(ctx context.Context) []error {
 		mu       sync.Mutex
 		problems []error
 	)
-	for _, s := range t.servers {
+	for s := range t.offered() {
 		wait.Go(func() {
 			if err := s.Check(ctx); err != nil {
 				mu.Lock()
@@ -42,6 +43,15 @@ func (p *Proxy) Ready(ctx context.Context) []error {
 	wait.Wait()
 	slices.SortFunc(problems, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
 	return problems
+}
+
+// offered are the servers that endpoints stand for, each once: of those made of several, not what they are made of.
+func (t *table) offered() map[*server]bool {
+	all := make(map[*server]bool)
+	for _, ep := range t.endpoints {
+		all[ep.server] = true
+	}
+	return all
 }
 
 // withCause says all that is known of why a server is not ready: this is read by operators, not by clients.
@@ -57,7 +67,9 @@ func (p *Proxy) Running() *config.Config {
 	t := p.table.Load()
 	c := &config.Config{Generation: t.generation}
 	for _, s := range t.servers {
-		c.Upstreams = append(c.Upstreams, s.spec)
+		if s.spec != nil {
+			c.Upstreams = append(c.Upstreams, s.spec)
+		}
 	}
 	for _, ep := range t.endpoints {
 		c.Bindings = append(c.Bindings, ep.spec)

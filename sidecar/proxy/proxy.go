@@ -19,12 +19,13 @@ import (
 	"time"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/federate"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
-// Options are what a Proxy is made with. All but Access and Outside are required.
+// Options are what a Proxy is made with. All but Access, Outside and Federate are required.
 type Options struct {
 	Log     *slog.Logger
 	Metrics *telemetry.Metrics
@@ -35,6 +36,9 @@ type Options struct {
 	// Outside is what Dial reads beside the resource, as a credential: a server is made anew when it has changed. Its
 	// errors are Dial's. Nil: nothing.
 	Outside func(*outriggerv1.Upstream) ([]byte, error)
+	// Federate makes one server of several, for a binding with its defaults filled in. It owns none of them. Nil: a
+	// binding that needs it is refused.
+	Federate func(*outriggerv1.Binding, []federate.Member) upstream.Server
 }
 
 // Proxy serves the endpoints of the configuration last applied.

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -25,14 +26,14 @@ const retireTimeout = 5 * time.Minute
 type table struct {
 	generation string
 	endpoints  map[string]*endpoint // by path
-	servers    map[string]*server   // by upstream name
+	servers    map[string]*server   // by name: upstreams, and what is made of several of them
 }
 
 // server is an upstream that endpoints of the table share.
 type server struct {
 	upstream.Server
 	name string
-	spec *outriggerv1.Upstream
+	spec *outriggerv1.Upstream // nil for what is made of several
 	hash [sha256.Size]byte // of its resource
 	// mirrors is nil for servers over HTTP.
 	mirrors *mirrors
@@ -49,6 +50,7 @@ type endpoint struct {
 	spec        *outriggerv1.Binding
 	hash        [sha256.Size]byte // of its resource
 	server      *server
+	members     []*server // of which server is made; nil when it is an upstream of its own
 	sessions    *session.Store
 	metrics     *telemetry.Binding
 	hosts       map[string]bool
@@ -177,8 +179,10 @@ func (p *Proxy) compileEndpoint(b *outriggerv1.Binding, old, next *table) error 
 	if running == nil || next.endpoints[running.path] != nil {
 		return err
 	}
-	if next.servers[running.server.name] == nil {
-		next.servers[running.server.name] = running.server
+	for _, s := range running.upstreams() {
+		if next.servers[s.name] == nil {
+			next.servers[s.name] = s
+		}
 	}
 	if last, lastErr := p.newEndpoint(running.spec, running, next); lastErr == nil { // its server may be a new one
 		next.endpoints[running.path] = last
@@ -203,26 +207,31 @@ func (t *table) byName(binding string) *endpoint {
 }
 
 func (p *Proxy) newEndpoint(b *outriggerv1.Binding, running *endpoint, next *table) (*endpoint, error) {
-	if n := len(b.GetUpstreams()); n != 1 {
-		return nil, fmt.Errorf("it names %d upstreams, and must name exactly one", n)
-	}
 	if taken := next.endpoints[resource.BindingPath(b)]; taken != nil {
 		return nil, fmt.Errorf("path %s is served by binding %q already", taken.path, taken.name)
 	}
-	s := next.servers[b.GetUpstreams()[0].GetName()]
-	if s == nil {
-		return nil, fmt.Errorf("upstream %q is not here", b.GetUpstreams()[0].GetName())
+	members, err := next.upstreamsOf(b)
+	if err != nil {
+		return nil, err
 	}
 	hash, err := contentHash(b)
 	if err != nil {
 		return nil, err
 	}
-	if running != nil && running.hash == hash && running.server == s {
+	if running != nil && running.hash == hash && slices.Equal(running.upstreams(), members) {
+		next.servers[running.server.name] = running.server
 		return running, nil
 	}
 	full := resource.WithDefaults(b)
+	s := members[0]
+	if !federates(full) {
+		members = nil
+	} else if s, err = p.federate(full, members); err != nil {
+		return nil, err
+	}
+	next.servers[s.name] = s
 	ep := &endpoint{
-		name: b.GetName(), path: full.GetPath(), spec: b, hash: hash, server: s,
+		name: b.GetName(), path: full.GetPath(), spec: b, hash: hash, server: s, members: members,
 		metrics: p.Metrics.Binding(b.GetName()),
 		hosts:   make(map[string]bool), origins: make(map[string]bool),
 		maxBody:     int64(full.GetLimits().GetMaxBodyBytes()),
@@ -278,7 +287,9 @@ func (p *Proxy) retire(old, next *table) {
 		}
 		ep.drain()
 		ep.use.retire()
-		ep.server.retired = append(unfinished(ep.server.retired), ep.use.over)
+		for _, s := range append(slices.Clone(ep.members), ep.server) {
+			s.retired = append(unfinished(s.retired), ep.use.over)
+		}
 		l := of(ep.server)
 		heir := next.byName(ep.name)
 		if heir == nil || heir.sessions != ep.sessions {
