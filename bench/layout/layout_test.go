@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -330,6 +331,9 @@ func TestTheLoadIsCheckedAndMeasured(t *testing.T) {
 	}
 	if row.Load.Calls == 0 || row.Load.Wrong+row.Load.Failures > 0 || len(row.Usage) != 2 || row.Usage[0].Process != "load" || row.Usage[1].Process != "upstream" {
 		t.Errorf("a load on the null server gave %+v with usage %+v, want right calls and the usage of load and upstream", row.Load, row.Usage)
+	}
+	if used := row.Usage[0].UserSeconds + row.Usage[0].SystemSeconds; math.Abs(used-row.Load.CPUSeconds) > 0.06 { // some ticks
+		t.Errorf("the load used %.3f s in the window, and says %.3f s itself", used, row.Load.CPUSeconds)
 	}
 }
 

@@ -66,9 +66,6 @@ func newProcess(s spec, log string) (*Process, error) {
 // PID is the process's id; 0 for one that runs elsewhere.
 func (p *Process) PID() int { return p.pid }
 
-// Ended is closed when the process has ended. It is nil for one that the layout did not start.
-func (p *Process) Ended() <-chan struct{} { return p.done }
-
 // Stop ends the process and what it started, and waits for it. It is an error when it had to be killed. It may be
 // called again, and does nothing to a process that the layout did not start.
 func (p *Process) Stop() (err error) {
