@@ -92,14 +92,33 @@ func (x *Context) AfterFunc(f func()) (stop func() bool) {
 	return func() bool { return x.Unhook(h) }
 }
 
-// AfterFunc is context.AfterFunc, at less cost where ctx is a Context.
-func AfterFunc(ctx context.Context, f func()) (stop func() bool) {
-	if c, ok := ctx.(interface {
-		AfterFunc(func()) func() bool
-	}); ok {
-		return c.AfterFunc(f)
+// Hooked is a Hook on a context of any kind.
+type Hooked struct {
+	own  hooker
+	h    Hook
+	stop func() bool // when own is nil
+}
+
+type hooker interface {
+	Hook(Hook)
+	Unhook(Hook) bool
+}
+
+// OnEnd lets h run at the end of ctx, at no cost in memory where that is a Context without a hook.
+func OnEnd(ctx context.Context, h Hook) Hooked {
+	if own, ok := ctx.(hooker); ok {
+		own.Hook(h)
+		return Hooked{own: own, h: h}
 	}
-	return context.AfterFunc(ctx, f)
+	return Hooked{stop: context.AfterFunc(ctx, h.ContextEnded)}
+}
+
+// Undo takes the Hook off. It reports whether that was in time.
+func (k Hooked) Undo() bool {
+	if k.own != nil {
+		return k.own.Unhook(k.h)
+	}
+	return k.stop()
 }
 
 // Cancel ends the context: waits on Done return, and hooks and functions given to AfterFunc run, each in a goroutine. Only

@@ -101,21 +101,20 @@ func TestOneHookAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestAfterFuncWorksOnAnyContext(t *testing.T) {
+func TestHooksWorkOnAnyContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours := new(Context)
 		theirs, cancel := context.WithCancel(context.Background())
 		for ctx, end := range map[context.Context]func(){ours: ours.Cancel, theirs: cancel} {
-			ran := 0
-			AfterFunc(ctx, func() { ran++ })
-			stop := AfterFunc(ctx, func() { ran += 10 })
-			if !stop() {
-				t.Errorf("%T: a function that has not run could not be stopped", ctx)
+			var stays, goes counter
+			kept := OnEnd(ctx, &stays)
+			if !OnEnd(ctx, &goes).Undo() {
+				t.Errorf("%T: a hook that has not run could not be taken off", ctx)
 			}
 			end()
 			synctest.Wait()
-			if ran != 1 {
-				t.Errorf("%T: %d, want one run of the function that was not stopped", ctx, ran)
+			if stays.n.Load() != 1 || goes.n.Load() != 0 || kept.Undo() {
+				t.Errorf("%T: ran %d and %d times, want 1 and 0, and no undoing afterwards", ctx, stays.n.Load(), goes.n.Load())
 			}
 		}
 	})

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -22,13 +23,17 @@ var keepAlive = []byte(": keep-alive\n\n")
 // quiet time a comment is sent. Its methods may be called by several goroutines.
 type eventWriter struct {
 	x       *exchange
-	control *http.ResponseController
+	control http.ResponseController
+	id      []byte // space for an event's id; owned by who sends
 
 	mu     sync.Mutex // guards below, and writing
 	buf    []byte
 	quiet  *time.Timer // nil until the first flush: most answers end before
 	failed error       // the first failure; nothing is written after it
 }
+
+// eventWriters are those that never flushed: of one with a timer a comment may be under way.
+var eventWriters = sync.Pool{New: func() any { return new(eventWriter) }}
 
 // openEvents begins an SSE answer. close must follow.
 func (x *exchange) openEvents() *eventWriter {
@@ -38,7 +43,9 @@ func (x *exchange) openEvents() *eventWriter {
 	h["X-Accel-Buffering"] = unbuffer
 	x.writeHeader(http.StatusOK)
 	x.ep.metrics.Streams[telemetry.EraIndex(x.era)].Inc()
-	return &eventWriter{x: x, control: http.NewResponseController(x.w)}
+	s := eventWriters.Get().(*eventWriter)
+	s.x, s.control = x, *http.NewResponseController(x.w)
+	return s
 }
 
 // send writes one event.
@@ -104,17 +111,20 @@ func (s *eventWriter) flushLocked() {
 	}
 }
 
-// close ends the writing; the answer itself ends when the handler returns.
+// close ends the writing; the answer itself ends when the handler returns. Nobody may use s afterwards.
 func (s *eventWriter) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.quiet != nil {
-		s.quiet.Stop()
-	}
-	if s.failed == nil {
-		s.failed = errClientGone // a comment that was about to be written is not
-	}
 	s.x.ep.metrics.Streams[telemetry.EraIndex(s.x.era)].Dec()
+	s.mu.Lock()
+	waited := s.quiet != nil
+	if waited {
+		s.quiet.Stop()
+		s.failed = cmp.Or(s.failed, errClientGone) // a comment that was about to be written is not
+	}
+	s.mu.Unlock()
+	if !waited {
+		s.x, s.control, s.failed = nil, http.ResponseController{}, nil
+		eventWriters.Put(s)
+	}
 }
 
 // fail says on an open stream what ended it.
@@ -169,8 +179,8 @@ func (x *exchange) keep(st *session.Stream, version string, events upstream.Even
 	defer st.End()
 	reader := st.Attach()
 	defer reader.Detach()
-	stop := lazyctx.AfterFunc(x.r.Context(), reader.Detach)
-	defer stop()
+	gone := lazyctx.OnEnd(x.r.Context(), reader)
+	defer gone.Undo()
 	out := x.openEvents()
 	defer out.close()
 	if first := priming(version, reader); first.HasID && out.send(first) != nil {
@@ -183,7 +193,8 @@ func (x *exchange) keep(st *session.Stream, version string, events upstream.Even
 		}
 		data := x.keepable(ev, err)
 		number, mine := st.Append(data, reader)
-		if mine && out.send(mcp.Event{ID: st.EventID(number), HasID: true, Data: data}) != nil {
+		out.id = st.AppendEventID(out.id[:0], number)
+		if mine && out.send(mcp.Event{ID: out.id, HasID: true, Data: data}) != nil {
 			reader.Detach()
 		}
 		if err != nil {
@@ -236,7 +247,8 @@ func (x *exchange) follow(r *session.Reader, first mcp.Event) error {
 			}
 			return nil
 		}
-		if err := out.sendNow(mcp.Event{ID: r.Stream().EventID(number), HasID: true, Data: data}); err != nil {
+		out.id = r.Stream().AppendEventID(out.id[:0], number)
+		if err := out.sendNow(mcp.Event{ID: out.id, HasID: true, Data: data}); err != nil {
 			return errClientGone
 		}
 	}

@@ -1,11 +1,10 @@
 package session
 
 import (
+	"context"
 	"runtime"
 	"testing"
 	"time"
-
-	"github.com/outrigger-mesh/outrigger/sidecar/lazyctx"
 )
 
 // idleBytes is what one idle session may hold of this package's memory. A sidecar has 10,000 of them by default.
@@ -29,7 +28,7 @@ func TestAnIdleSessionHoldsHalfAKilobyte(t *testing.T) {
 
 // forward does with a session's context what forwarding a notification does: a hook is put on it and taken off.
 func forward(s *Session) {
-	stop := lazyctx.AfterFunc(s.Context(), func() {})
+	stop := context.AfterFunc(s.Context(), func() {})
 	stop()
 }
 

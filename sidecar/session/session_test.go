@@ -170,7 +170,7 @@ func TestACancelledCallIsGivenUpAfterItsGrace(t *testing.T) {
 func readAll(t *testing.T, r *Reader) (got []string) {
 	t.Helper()
 	for {
-		n, data, err := r.take()
+		n, data, _, err := r.take()
 		if err != nil {
 			return append(got, err.Error())
 		}

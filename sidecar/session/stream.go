@@ -40,7 +40,9 @@ type Stream struct {
 	next   uint64   // number of the next message
 	sent   uint64   // messages below were handed to a Reader
 	ended  time.Time
-	reader *Reader // nil while no connection reads
+	reader *Reader   // nil while no connection reads
+	one    [1][]byte // where events lies while there was only one: most answers are no longer
+	own    Reader    // the first that was attached, which for most is the last
 }
 
 // NewStream makes a stream for one call's answer.
@@ -53,6 +55,7 @@ func (c *Session) NewStream() *Stream {
 func (c *Session) newStreamLocked() *Stream {
 	c.numbered++
 	st := &Stream{session: c, number: c.numbered, first: 1, next: 1, sent: 1}
+	st.events = st.one[:0]
 	c.streams = append(c.streams, st)
 	if len(c.streams) > 2*keepStreams { // the sweeper does the rest, in its time
 		c.forgetLocked(time.Now())
@@ -74,7 +77,7 @@ func (st *Stream) Append(data []byte, r *Reader) (number uint64, mine bool) {
 		r.at = st.next
 		st.sent = st.next
 	} else if st.reader != nil {
-		st.reader.signal()
+		st.reader.signalLocked()
 	}
 	for c.kept > c.store.settings.ReplayBytes && c.dropOldestLocked() {
 	}
@@ -88,27 +91,32 @@ func (st *Stream) End() {
 	defer c.mu.Unlock()
 	st.ended = time.Now()
 	if st.reader != nil {
-		st.reader.signal()
+		st.reader.signalLocked()
 	}
 }
 
 // EventID names a message of the stream among all of the session's.
 func (st *Stream) EventID(number uint64) []byte {
-	b := strconv.AppendUint(make([]byte, 0, 24), st.number, 10)
-	return strconv.AppendUint(append(b, '_'), number, 10)
+	return st.AppendEventID(make([]byte, 0, 24), number)
+}
+
+// AppendEventID is EventID in memory of the caller's.
+func (st *Stream) AppendEventID(dst []byte, number uint64) []byte {
+	dst = strconv.AppendUint(dst, st.number, 10)
+	return strconv.AppendUint(append(dst, '_'), number, 10)
 }
 
 // Reader hands a stream's messages to one connection.
 type Reader struct {
 	stream *Stream
-	wake   chan struct{} // capacity 1: that something changed
 
 	// Guarded by session.mu.
-	at       uint64 // number of the next message to hand out
+	wake     chan struct{} // capacity 1: that something changed; nil until Next waits
+	at       uint64        // number of the next message to hand out
 	detached bool
 }
 
-func (r *Reader) signal() {
+func (r *Reader) signalLocked() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -124,9 +132,13 @@ func (st *Stream) Attach() *Reader {
 }
 
 func (st *Stream) attachLocked(at uint64) *Reader {
-	r := &Reader{stream: st, at: max(at, st.first), wake: make(chan struct{}, 1)}
+	r := &st.own
+	if r.stream != nil {
+		r = new(Reader)
+	}
+	r.stream, r.at = st, max(at, st.first)
 	if st.reader != nil {
-		st.reader.signal()
+		st.reader.signalLocked()
 	}
 	st.reader = r
 	st.session.active.Add(1)
@@ -185,12 +197,13 @@ func (r *Reader) Before() []byte {
 func (r *Reader) Next(ctx context.Context) (number uint64, data []byte, err error) {
 	c := r.stream.session
 	for {
-		number, data, err = r.take()
+		var wake chan struct{}
+		number, data, wake, err = r.take()
 		if err != nil || data != nil {
 			return number, data, err
 		}
 		select {
-		case <-r.wake:
+		case <-wake:
 		case <-ctx.Done():
 			return 0, nil, ctx.Err()
 		case <-c.ctx.Done():
@@ -199,25 +212,28 @@ func (r *Reader) Next(ctx context.Context) (number uint64, data []byte, err erro
 	}
 }
 
-// take returns the next message if it is there; nil data when it is not yet.
-func (r *Reader) take() (uint64, []byte, error) {
+// take returns the next message if it is there. If it is not yet, data is nil, and wake tells when to look again.
+func (r *Reader) take() (number uint64, data []byte, wake chan struct{}, err error) {
 	st := r.stream
 	st.session.mu.Lock()
 	defer st.session.mu.Unlock()
 	if st.reader != r {
-		return 0, nil, ErrReplaced
+		return 0, nil, nil, ErrReplaced
 	}
 	r.at = max(r.at, st.first)
 	if r.at < st.next {
-		number := r.at
+		number = r.at
 		r.at++
 		st.sent = max(st.sent, r.at)
-		return number, st.events[number-st.first], nil
+		return number, st.events[number-st.first], nil, nil
 	}
 	if !st.ended.IsZero() {
-		return 0, nil, io.EOF
+		return 0, nil, nil, io.EOF
 	}
-	return 0, nil, nil
+	if r.wake == nil {
+		r.wake = make(chan struct{}, 1)
+	}
+	return 0, nil, r.wake, nil
 }
 
 // Detach ends the attachment: the connection is gone or done. The stream goes on, and keeps what comes. Only the first
@@ -236,6 +252,9 @@ func (r *Reader) Detach() {
 	c.used.Store(time.Now().UnixNano())
 	c.active.Add(-1)
 }
+
+// ContextEnded is Detach, for the end of a client's request (lazyctx.Hook).
+func (r *Reader) ContextEnded() { r.Detach() }
 
 // forget drops what is kept beyond its time.
 func (c *Session) forget(now time.Time) {
