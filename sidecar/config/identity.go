@@ -133,6 +133,44 @@ func (id *Identity) Credentials() credentials.TransportCredentials {
 	return credentials.NewTLS(id.TLSConfig())
 }
 
+// PeerServerTLS is for connections from other sidecars of the same control plane. Each handshake presents, and asks for
+// certificates of, what is current then.
+func (id *Identity) PeerServerTLS() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			now := id.current()
+			return &tls.Config{
+				MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*now.certificate()},
+				ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: now.roots(), NextProtos: []string{"h2"},
+			}, nil
+		},
+	}
+}
+
+// PeerClientTLS is for a connection to the sidecar with a node id, and no other.
+func (id *Identity) PeerClientTLS(nodeID string) *tls.Config {
+	config := id.TLSConfig()
+	config.InsecureSkipVerify = true // VerifyConnection verifies: a sidecar's certificate has a node id, and no host
+	config.VerifyConnection = func(cs tls.ConnectionState) error {
+		leaf, intermediates := cs.PeerCertificates[0], x509.NewCertPool()
+		for _, c := range cs.PeerCertificates[1:] {
+			intermediates.AddCert(c)
+		}
+		_, err := leaf.Verify(x509.VerifyOptions{
+			Roots: id.current().roots(), Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		})
+		if err != nil {
+			return err
+		}
+		if len(leaf.URIs) != 1 || leaf.URIs[0].String() != uriPrefix+nodeID {
+			return fmt.Errorf("the other side is not the sidecar %q", nodeID)
+		}
+		return nil
+	}
+	return config
+}
+
 // NotAdmitted tells that a control plane does not take the certificate though it is valid: the sidecar was deleted
 // there. Run then joins anew, if the token that is configured by now is another. It never blocks.
 func (id *Identity) NotAdmitted() {

@@ -1,0 +1,125 @@
+package peer
+
+import (
+	"context"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/bridge/tolegacy"
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// maxHolders is to how many sidecars connections are kept. One that is not used closes itself.
+const maxHolders = 256
+
+// Client reaches other sidecars. It is a tolegacy.Peers, and safe for concurrent use.
+type Client struct {
+	// credentials are for a connection to the sidecar with a node id. They fail while there is no identity.
+	credentials func(nodeID string) (credentials.TransportCredentials, error)
+
+	mu      sync.Mutex // guards below
+	holders map[tolegacy.Holder]*grpc.ClientConn
+	closed  bool
+}
+
+// NewClient makes a Client. credentials give those for a connection to the sidecar with a node id.
+func NewClient(credentials func(nodeID string) (credentials.TransportCredentials, error)) *Client {
+	return &Client{credentials: credentials, holders: make(map[tolegacy.Holder]*grpc.ClientConn)}
+}
+
+// Close ends every connection, and with them what is under way.
+func (c *Client) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for h, conn := range c.holders {
+		conn.Close()
+		delete(c.holders, h)
+	}
+}
+
+// Resume implements tolegacy.Peers.
+func (c *Client) Resume(ctx context.Context, h tolegacy.Holder, r *outriggerv1.ResumeRequest) (upstream.EventStream, error) {
+	conn, err := c.connection(h)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stream, err := outriggerv1.NewPeerServiceClient(conn).Resume(ctx, r)
+	if err != nil {
+		cancel()
+		return nil, known(err, r.GetUpstream())
+	}
+	s := &events{stream: stream, cancel: cancel, upstream: r.GetUpstream()}
+	if s.first, err = stream.Recv(); err != nil { // a holder that cannot be reached shows here
+		cancel()
+		return nil, known(err, r.GetUpstream())
+	}
+	return s, nil
+}
+
+func (c *Client) connection(h tolegacy.Holder) (*grpc.ClientConn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if conn := c.holders[h]; conn != nil {
+		return conn, nil
+	}
+	creds, err := c.credentials(h.ID)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := grpc.NewClient("passthrough:///"+h.Address, grpc.WithTransportCredentials(creds), grpc.WithIdleTimeout(5*time.Minute),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}))
+	if err != nil {
+		return nil, err
+	}
+	for old, idle := range c.holders {
+		if len(c.holders) < maxHolders && !c.closed {
+			break
+		}
+		idle.Close() // any: the fleet is larger than what is kept
+		delete(c.holders, old)
+	}
+	c.holders[h] = conn
+	return conn, nil
+}
+
+// events are what a holder sends.
+type events struct {
+	stream   grpc.ServerStreamingClient[outriggerv1.ResumeResponse]
+	cancel   context.CancelFunc
+	upstream string
+	first    *outriggerv1.ResumeResponse
+}
+
+// Next implements upstream.EventStream.
+func (e *events) Next() (mcp.Event, error) {
+	r := e.first
+	e.first = nil
+	if r == nil {
+		var err error
+		if r, err = e.stream.Recv(); err == io.EOF {
+			return mcp.Event{}, io.EOF
+		} else if err != nil {
+			return mcp.Event{}, known(err, e.upstream)
+		}
+	}
+	return mcp.Event{Data: r.GetMessage()}, nil
+}
+
+// Ready implements upstream.EventStream.
+func (e *events) Ready() bool { return e.first != nil }
+
+// Close implements upstream.EventStream.
+func (e *events) Close() error {
+	e.cancel()
+	return nil
+}

@@ -1,0 +1,223 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/ca"
+	"github.com/outrigger-mesh/outrigger/controlplane/store"
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/bridge/tolegacy"
+	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fleet is a control plane's authority, which sidecars join.
+type fleet struct {
+	t       *testing.T
+	address string
+	ca      *ca.Authority
+}
+
+func newFleet(t *testing.T) *fleet {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	s, err := store.Open(t.Context(), store.Options{DataDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := ca.Open(t.Context(), s, ca.Options{Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := listen(t)
+	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(a.ServerTLS())))
+	outriggerv1.RegisterIdentityServiceServer(g, a)
+	go g.Serve(l)
+	t.Cleanup(func() { g.Stop(); s.Close() })
+	return &fleet{t, l.Addr().String(), a}
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// join makes a sidecar of the fleet.
+func (f *fleet) join(nodeID string) *config.Identity {
+	f.t.Helper()
+	token, _, err := f.ca.Create(f.t.Context(), nil, time.Hour, 1)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	id, err := config.OpenIdentity(f.t.Context(), config.IdentityOptions{
+		Addresses: []string{f.address}, NodeID: nodeID, Token: token, StateDir: f.t.TempDir(), Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return id
+}
+
+// holder serves r as a sidecar and returns how others name it.
+func (f *fleet) holder(id *config.Identity, r Resumer) tolegacy.Holder {
+	l := listen(f.t)
+	g := NewServer(r, credentials.NewTLS(id.PeerServerTLS()), slog.New(slog.DiscardHandler))
+	go g.Serve(l)
+	f.t.Cleanup(g.Stop)
+	return tolegacy.Holder{ID: id.NodeID(), Address: l.Addr().String()}
+}
+
+// client is what a sidecar reaches others with.
+func (f *fleet) client(id *config.Identity) *Client {
+	c := NewClient(func(nodeID string) (credentials.TransportCredentials, error) {
+		return credentials.NewTLS(id.PeerClientTLS(nodeID)), nil
+	})
+	f.t.Cleanup(c.Close)
+	return c
+}
+
+type resumer func(ctx context.Context, r *outriggerv1.ResumeRequest) (*upstream.Answer, error)
+
+func (f resumer) Resume(ctx context.Context, r *outriggerv1.ResumeRequest) (*upstream.Answer, error) {
+	return f(ctx, r)
+}
+
+// script is a stream of messages, and then an error.
+type script struct {
+	messages []string
+	end      error
+	closed   chan struct{}
+}
+
+func (s *script) Next() (mcp.Event, error) {
+	if len(s.messages) == 0 {
+		return mcp.Event{}, s.end
+	}
+	m := s.messages[0]
+	s.messages = s.messages[1:]
+	return mcp.Event{Data: []byte(m)}, nil
+}
+func (s *script) Ready() bool  { return false }
+func (s *script) Close() error { close(s.closed); return nil }
+
+func TestARetryIsCarriedOnByItsHolder(t *testing.T) {
+	f := newFleet(t)
+	var got *outriggerv1.ResumeRequest
+	closed := make(chan struct{})
+	h := f.holder(f.join("ns/holder"), resumer(func(_ context.Context, r *outriggerv1.ResumeRequest) (*upstream.Answer, error) {
+		got = r
+		return &upstream.Answer{Status: 200, Events: &script{[]string{"one", "two"}, io.EOF, closed}}, nil
+	}))
+	c := f.client(f.join("ns/asking"))
+	s, err := c.Resume(t.Context(), h, &outriggerv1.ResumeRequest{Upstream: "up", Message: []byte("retry"), Principal: "me"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var all []string
+	for {
+		ev, err := s.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, string(ev.Data))
+	}
+	if fmt.Sprint(all) != "[one two]" || string(got.Message) != "retry" || got.Principal != "me" || got.Upstream != "up" {
+		t.Errorf("got %v of %v, want one and two", all, got)
+	}
+	<-closed
+}
+
+func TestOnlyTheSidecarThatAStateNamesIsAsked(t *testing.T) {
+	f, other := newFleet(t), newFleet(t)
+	asked := false
+	serve := resumer(func(context.Context, *outriggerv1.ResumeRequest) (*upstream.Answer, error) {
+		asked = true
+		return nil, errors.New("no")
+	})
+	h := f.holder(f.join("real"), serve)
+	for name, row := range map[string]struct {
+		as     *config.Identity
+		holder tolegacy.Holder
+	}{
+		"another node at the address":        {f.join("a"), tolegacy.Holder{ID: "else", Address: h.Address}},
+		"a sidecar of another control plane": {other.join("b"), h},
+		"nobody at the address":              {f.join("c"), tolegacy.Holder{ID: "real", Address: "127.0.0.1:1"}},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		_, err := f.client(row.as).Resume(ctx, row.holder, &outriggerv1.ResumeRequest{})
+		cancel()
+		var up *upstream.Error
+		if err == nil || errors.As(err, &up) || asked {
+			t.Errorf("%s: %v, asked %v; want an error of the connection", name, err, asked)
+		}
+	}
+}
+
+func TestAFailureOfTheUpstreamsIsTheSameFarAway(t *testing.T) {
+	f := newFleet(t)
+	var failure error
+	h := f.holder(f.join("holder"), resumer(func(context.Context, *outriggerv1.ResumeRequest) (*upstream.Answer, error) {
+		return nil, failure
+	}))
+	c := f.client(f.join("asking"))
+	for _, kind := range []upstream.Kind{upstream.Lost, upstream.TimedOut, upstream.BadAnswer, upstream.Unauthorized, upstream.SessionGone, upstream.Overloaded} {
+		failure = &upstream.Error{Kind: kind, Upstream: "up", Detail: "it did " + kind.Reason(), Cause: errors.New("secret")}
+		_, err := c.Resume(t.Context(), h, &outriggerv1.ResumeRequest{Upstream: "up"})
+		var got *upstream.Error
+		if !errors.As(err, &got) || got.Kind != kind || got.Detail != "it did "+kind.Reason() || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%v came as %v", failure, err)
+		}
+	}
+	for _, failure = range []error{ErrNoUpstream, errors.New("secret")} {
+		if _, err := c.Resume(t.Context(), h, &outriggerv1.ResumeRequest{}); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%v came as %v", failure, err)
+		}
+	}
+}
+
+func TestLeavingEndsTheCallAtTheHolder(t *testing.T) {
+	f := newFleet(t)
+	begun, ended := make(chan struct{}), make(chan struct{})
+	h := f.holder(f.join("holder"), resumer(func(ctx context.Context, _ *outriggerv1.ResumeRequest) (*upstream.Answer, error) {
+		close(begun)
+		<-ctx.Done()
+		close(ended)
+		return nil, ctx.Err()
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-begun
+		cancel()
+	}()
+	if _, err := f.client(f.join("asking")).Resume(ctx, h, &outriggerv1.ResumeRequest{}); err == nil {
+		t.Error("a call that was left succeeded")
+	}
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the holder goes on with a call that was left")
+	}
+}

@@ -1,0 +1,118 @@
+// Package peer is how the sidecars of one control plane reach each other: a retry that came to one of them is carried on
+// by the one that holds its call (outrigger.v1.PeerService).
+//
+// They speak gRPC over mutual TLS with the certificates that the control plane gave them; each is known by the node id
+// in it, and a state that names a holder is handed to that node alone. Not here: what is held, and who may go on with it
+// (package tolegacy).
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// maxMessage is the longest message between sidecars, in bytes: what an upstream may send as one event, and a request.
+const maxMessage = 64 << 20
+
+// Resumer goes on with calls that this sidecar holds.
+type Resumer interface {
+	// Resume is the holder's part of a retry. It fails with ErrNoUpstream when nothing of the upstream is here.
+	Resume(ctx context.Context, r *outriggerv1.ResumeRequest) (*upstream.Answer, error)
+}
+
+// ErrNoUpstream is that this sidecar does not have the upstream that a state names.
+var ErrNoUpstream = errors.New("this sidecar does not have the upstream")
+
+// service is the PeerService.
+type service struct {
+	outriggerv1.UnimplementedPeerServiceServer
+	resumer Resumer
+	log     *slog.Logger
+}
+
+// NewServer makes the server of other sidecars' requests, who are known by creds.
+func NewServer(r Resumer, creds credentials.TransportCredentials, log *slog.Logger) *grpc.Server {
+	s := grpc.NewServer(
+		grpc.Creds(creds), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.ConnectionTimeout(10*time.Second),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 10 * time.Minute, Time: time.Minute, Timeout: 20 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 20 * time.Second, PermitWithoutStream: true}),
+	)
+	outriggerv1.RegisterPeerServiceServer(s, &service{resumer: r, log: log})
+	return s
+}
+
+// Resume implements PeerServiceServer.
+func (s *service) Resume(r *outriggerv1.ResumeRequest, stream grpc.ServerStreamingServer[outriggerv1.ResumeResponse]) error {
+	a, err := s.resumer.Resume(stream.Context(), r)
+	if err != nil {
+		return s.failure(err)
+	}
+	defer a.Close()
+	send := func(b []byte) error { return stream.Send(&outriggerv1.ResumeResponse{Message: b}) }
+	if a.Body != nil {
+		b, err := io.ReadAll(io.LimitReader(a.Body, maxMessage))
+		if err != nil {
+			return s.failure(err)
+		}
+		return send(b)
+	}
+	for a.Events != nil {
+		ev, err := a.Events.Next()
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return s.failure(err)
+		}
+		if err := send(ev.Data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kinds are an upstream's failures as gRPC has them, and back. What is not here is UNKNOWN.
+var kinds = map[upstream.Kind]codes.Code{
+	upstream.Unreachable: codes.Unavailable, upstream.Lost: codes.Aborted, upstream.TimedOut: codes.DeadlineExceeded,
+	upstream.BadAnswer: codes.DataLoss, upstream.Unauthorized: codes.PermissionDenied,
+	upstream.SessionGone: codes.FailedPrecondition, upstream.Overloaded: codes.ResourceExhausted,
+}
+
+// failure is an error as the asking sidecar gets it.
+func (s *service) failure(err error) error {
+	var up *upstream.Error
+	switch {
+	case errors.Is(err, ErrNoUpstream):
+		return status.Error(codes.NotFound, err.Error())
+	case errors.As(err, &up) && kinds[up.Kind] != 0:
+		return status.Error(kinds[up.Kind], up.Detail)
+	case errors.Is(err, context.Canceled):
+		return status.Error(codes.Canceled, "cancelled")
+	}
+	s.log.Error("a call resumed for another sidecar failed", "error", err)
+	return status.Error(codes.Internal, "the sidecar that holds the call failed; its log says why")
+}
+
+// known is the reverse of failure: an *upstream.Error where the holder gave one, else err as it is.
+func known(err error, name string) error {
+	code := status.Code(err)
+	for kind, c := range kinds {
+		if c == code && code != codes.Unavailable { // which gRPC itself gives for a holder that is not there
+			return &upstream.Error{Kind: kind, Upstream: name, Detail: status.Convert(err).Message()}
+		}
+	}
+	return fmt.Errorf("resume: %w", err)
+}
