@@ -25,10 +25,11 @@ var _ = register(Scenario{
 		Method: "`" + ofLifecycles + "`: `count` connections, on each one session after the other: initialize, initialized, " +
 			"one tools/call, DELETE; `cpu_us` is the proxy's CPU time for one such lifecycle, of four requests.\n\n" +
 			"The other rows open `count` sessions or idle streams (a `subscriptions/listen` on the stateless wire, a GET on the " +
-			"legacy one, each with its session and its own connection) at a sidecar that was just started, keep them, and let go; " +
+			"legacy one, each with its session and its own connection) at a sidecar that was just started with `--pprof`, keep them, and let go; " +
 			"`open` says how many there were where the limit on open files allows fewer. " +
 			"Memory is read when it has moved by less than 0.5 % for a second, or for three seconds after a collection. `rss_kib_each` is the growth of RSS " +
-			"as it is, with what garbage the opening left, divided by `open`: what an operator pays. `live_kib_each` is the growth " +
+			"as it is, with what garbage the opening left, divided by `open`: what an operator pays. Of few it says little: the garbage of opening " +
+			"is larger than what they hold. `live_kib_each` is the growth " +
 			"of what is in use of heap and stacks after a collection that was asked for through `/debug/pprof`: what they hold. " +
 			"`released_mib` is RSS after all were let go, `collected_mib` after two collections more, which an idle Go process " +
 			"makes by itself within four minutes. `left` counts sessions and streams that were still there then.",
