@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 // It ends in one of two ways, which may come in either order: the server's stream ends, and with it run; and it is over,
 // when nobody can get anything of it any more.
 type call struct {
-	// Set by newCall, or by send before run, never changed.
+	// Set by newCall, never changed.
 	server    *Server
 	on        *pooled
 	method    string
@@ -28,9 +29,11 @@ type call struct {
 	token     []byte
 	ctx       context.Context // ends when the call is cancelled at the server
 	cancel    context.CancelFunc
-	events    upstream.EventStream // nil when the answer is a body
 
-	answered bool // the response came; owned by whoever reads the answer
+	// Owned by who reads the answer: send at first, then run.
+	request  *mcp.Message         // what goes to the server
+	events   upstream.EventStream // nil when the answer is a body
+	answered bool                 // the response came
 
 	mu      sync.Mutex   // guards below; taken before a reader's and the held calls'
 	sent    *mcp.Message // what went to the server; nil once its digest is known
@@ -65,7 +68,7 @@ func (s *Server) carry(ctx context.Context, c *upstream.Call) (*upstream.Answer,
 // another.
 func (s *Server) begin(ctx context.Context, o *order, round int) (*upstream.Answer, error) {
 	for again := false; ; again = true {
-		p, err := s.pool.acquire(ctx, key{o.principal, o.declared.canonical}, o.m.ClientInfo.Of(o.m.Raw))
+		p, err := s.pool.acquire(ctx, o)
 		if err != nil {
 			return nil, err
 		}
@@ -80,8 +83,9 @@ func (s *Server) newCall(o *order, p *pooled, round int) *call {
 	id := s.nextID()
 	k := &call{
 		server: s, on: p, method: o.m.Method, principal: o.principal, declared: o.declared, level: o.level,
-		sent: message(toLegacy(o.m, id)), round: round,
+		request: message(toLegacy(o.m, id)), round: round,
 	}
+	k.sent = k.request
 	if o.m.ProgressToken.Present() {
 		k.token = id
 	}
@@ -89,68 +93,80 @@ func (s *Server) newCall(o *order, p *pooled, round int) *call {
 	return k
 }
 
-// send makes one attempt, and returns the answer as far as it is here.
+// send makes one attempt, and returns the answer as far as it is here. A server that can ask outside of the call's own
+// stream may do so before it answers at all; then the call is made by a goroutine that does not end with the client's
+// request.
 func (s *Server) send(ctx context.Context, o *order, k *call) (*upstream.Answer, error) {
-	unwatch := context.AfterFunc(ctx, k.cancel)
-	defer unwatch()
 	k.on.want(ctx, k.level)
-	a, err := k.on.session.Call(k.ctx, &upstream.Call{Message: k.sent, Header: o.call.Header, Principal: o.principal})
-	switch {
-	case err != nil:
-		k.end()
-		return nil, k.failure(ctx, err)
-	case a.Events == nil:
-		defer k.end()
-		return k.fromBody(ctx, o.m, a)
-	}
-	k.events = a.Events
-	r := newReader(o.m, o.level)
+	r := s.newReader(o.m, o.level)
 	r.leave = func() { k.left(r) }
 	k.reader = r
+	k.on.calls.add(k)
 	r.watch(ctx)
-	unwatch()                         // from here on the reader knows whether the client's leaving means anything
-	if k.events.Ready() && k.step() { // the usual short answer needs no goroutine
+	if k.on.listen.asksAside() {
+		header := o.call.Header.Clone() // the client's may be gone before it is sent
+		if !s.tasks.run(func() { k.carry(header) }) {
+			k.removed()
+		}
+	} else if !k.open(o.call.Header) || k.events.Ready() && k.step() { // the usual short answer needs no goroutine
 		k.end()
 	} else if !s.tasks.run(k.run) {
-		k.fail(s.fault(upstream.Lost, "the upstream was removed", nil))
-		k.end()
+		k.removed()
 	}
 	return r.answer(ctx)
 }
 
+// carry makes the call and reads what comes of it.
+func (k *call) carry(header http.Header) {
+	if k.open(header) {
+		k.run()
+	} else {
+		k.end()
+	}
+}
+
+// removed ends a call that came too late.
+func (k *call) removed() {
+	k.fail(k.server.fault(upstream.Lost, "the upstream was removed", nil))
+	k.end()
+}
+
+// open sends the request, and reports whether its answer is a stream; anything else is the end of it.
+func (k *call) open(header http.Header) (streams bool) {
+	a, err := k.on.session.Call(k.ctx, &upstream.Call{Message: k.request, Header: header, Principal: k.principal})
+	if err != nil {
+		k.fail(k.failure(err))
+		return false
+	}
+	if a.Events != nil {
+		k.events = a.Events
+		return true
+	}
+	m, err := readResponse(a)
+	if err != nil {
+		k.fail(k.failure(err))
+		return false
+	}
+	k.answered = true
+	k.finish(m)
+	return false
+}
+
 // failure is what an error of the session's means to the client, and to the session.
-func (k *call) failure(ctx context.Context, err error) error {
+func (k *call) failure(err error) error {
+	var known *upstream.Error
 	switch {
 	case isGone(err):
 		k.server.pool.forget(k.on)
 		return err
-	case ctx.Err() != nil:
-		return k.server.gaveUp(ctx)
-	}
-	var known *upstream.Error
-	switch {
 	case errors.As(err, &known):
 		return err
 	case errors.Is(err, errTooLong):
 		return k.server.fault(upstream.Overloaded, "sent a response longer than can be translated", err)
+	case k.ctx.Err() != nil:
+		return k.server.gaveUp(k.ctx)
 	}
 	return k.server.fault(upstream.BadAnswer, "answered with something else than a response", err)
-}
-
-// fromBody answers a request whose answer is not a stream.
-func (k *call) fromBody(ctx context.Context, m *mcp.Message, a *upstream.Answer) (*upstream.Answer, error) {
-	response, err := readResponse(a)
-	if err != nil {
-		return nil, k.failure(ctx, err)
-	}
-	k.answered = true
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	body, status, err := k.respondLocked(response, m.ID.Of(m.Raw))
-	if err != nil {
-		return nil, err
-	}
-	return bodyAnswer(status, body), nil
 }
 
 // respondLocked writes the server's response for the request with that id.
@@ -169,6 +185,7 @@ func (k *call) respondLocked(m *mcp.Message, id []byte) (body []byte, status int
 
 // run reads the server's stream to its end. Questions that are here together are asked together; none waits for another.
 func (k *call) run() {
+	k.request = nil // the server has it
 	for {
 		if !k.events.Ready() {
 			k.ask()
@@ -189,6 +206,7 @@ func (k *call) end() {
 		_ = k.events.Close()
 	}
 	k.cancel()
+	k.on.calls.remove(k)
 	k.on.unwant(k.level)
 	k.server.pool.release(k.on)
 }
@@ -197,7 +215,7 @@ func (k *call) end() {
 func (k *call) step() (last bool) {
 	e, err := k.events.Next()
 	if err != nil {
-		k.fail(k.failure(context.Background(), err))
+		k.fail(k.failure(err))
 		return true
 	}
 	m, err := scan(e.Data)

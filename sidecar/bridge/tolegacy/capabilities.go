@@ -62,6 +62,11 @@ func encode(v any) []byte {
 	return b
 }
 
+// mayBeAsked reports whether a server may ask the client anything.
+func (c *capabilities) mayBeAsked() bool {
+	return c.elicitForm || c.elicitURL || c.sampling || c.roots
+}
+
 // lacks is what a client would have to declare before a server may ask it m, as a ClientCapabilities object; empty when
 // it does.
 func (c *capabilities) lacks(m *mcp.Message) string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(asProcess) != "" {
+		serveProcess()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience is how long a test waits for what must happen soon.
 const patience = 10 * time.Second

@@ -107,11 +107,10 @@ func (h *heldCalls) stop() {
 // question takes a request of the server's in, and reports whether it ends the call.
 func (k *call) question(m *mcp.Message) (last bool) {
 	id := bytes.Clone(m.ID.Of(m.Raw))
-	switch m.Method {
-	case mcp.MethodElicit, mcp.MethodCreateMessage, mcp.MethodRootsList:
-	case mcp.MethodPing:
+	switch {
+	case m.Method == mcp.MethodPing:
 		return k.replied(k.reply(k.ctx, id, pong))
-	default:
+	case !isQuestion(m.Method), !mayAsk(k.method):
 		return k.replied(k.reply(k.ctx, id, noSuchThing))
 	}
 	if lacking := k.declared.lacks(m); lacking != "" {
@@ -135,6 +134,19 @@ func (k *call) question(m *mcp.Message) (last bool) {
 	q.key = "q" + strconv.Itoa(k.asked)
 	k.pending = append(k.pending, q)
 	return false
+}
+
+// isQuestion reports whether a request is one that clients answer (basic/patterns/mrtr).
+func isQuestion(method string) bool {
+	return method == mcp.MethodElicit || method == mcp.MethodCreateMessage || method == mcp.MethodRootsList
+}
+
+// questionAside takes a request in that the server sent outside of the call's stream.
+func (k *call) questionAside(m *mcp.Message) {
+	if k.question(m) {
+		k.cancel()
+	}
+	k.ask()
 }
 
 func (k *call) replied(err error) (last bool) {
@@ -311,7 +323,7 @@ func (s *Server) retry(ctx context.Context, o *order, forward bool) (*upstream.A
 
 // resume attaches a retry to the call, and gives the server its answers.
 func (k *call) resume(ctx context.Context, o *order, round int) (*upstream.Answer, error) {
-	r := newReader(o.m, o.level)
+	r := k.server.newReader(o.m, o.level)
 	r.leave = func() { k.left(r) }
 	answers, refused := k.attach(r, o, round)
 	if refused != nil {
@@ -320,7 +332,7 @@ func (k *call) resume(ctx context.Context, o *order, round int) (*upstream.Answe
 	r.watch(ctx)
 	for _, a := range answers {
 		if err := k.reply(k.ctx, a.id, `"result":`+string(a.result)); err != nil {
-			k.fail(k.failure(ctx, err))
+			k.fail(k.failure(err))
 			k.cancel()
 			break
 		}
@@ -402,7 +414,7 @@ func (s *Server) elsewhere(ctx context.Context, o *order, st *state) (*upstream.
 		s.log.Warn("a sidecar that holds a call could not be asked", "holder", st.Holder, "error", err)
 		return refusal(o.m, invalid(heldFarAway)), nil
 	}
-	r := newReader(o.m, o.level)
+	r := s.newReader(o.m, o.level)
 	r.leave = func() { _ = stream.Close() }
 	r.watch(ctx)
 	task := func() {

@@ -340,6 +340,61 @@ func TestPingsAreAnsweredAndWhatIsUnknownIsNot(t *testing.T) {
 	}
 }
 
+// A server that answers in JSON can say nothing before, except aside.
+func TestAQuestionAsideIsTheOneCallsThatIsInFlight(t *testing.T) {
+	f, e := streaming(t)
+	begun, end := make(chan struct{}, 2), make(chan struct{})
+	f.call = func(ctx context.Context, s *fakeSession, m *mcp.Message) (*upstream.Answer, error) {
+		begun <- struct{}{}
+		select {
+		case <-end:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		return bodyAnswer(200, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"answered":true}}`, m.ID.Of(m.Raw))), nil
+	}
+	s := newBridge(t, f)
+	c := newClient(t, s, "ann", everything)
+	done := make(chan reply, 2)
+	go func() { done <- c.do(c.tool("1", "t", "x", "")) }()
+	<-begun
+	e.feed <- elicit("1", "aside")
+	q := questions(t, <-done)
+
+	go func() { done <- c.do(c.tool("2", "t", "y", "")) }() // now there are two
+	<-begun
+	e.feed <- elicit("2", "whose?")
+	eventually(t, "the second question is refused", func() bool { return f.count(`"id":2,"error":{"code":-32601`) == 1 })
+
+	go func() { done <- c.do(c.tool("3", "t", "x", q.retry(accepted))) }()
+	eventually(t, "the answer is there", func() bool { return f.count(`"id":1,"result":{"action":"accept"`) == 1 })
+	close(end)
+	for range 2 {
+		(<-done).want(t, 200, `"answered":true`)
+	}
+	nothingInUse(t, s)
+	e.feed <- elicit("3", "nobody?")
+	eventually(t, "the third question is refused", func() bool { return f.count(`"id":3,"error":{"code":-32601`) == 1 })
+
+	// What comes now may be the question of a call that was just given up.
+	end = make(chan struct{})
+	ctx, leave := context.WithCancel(testContext(t))
+	go func() {
+		_, _ = s.Call(ctx, c.tool("4", "t", "left", ""))
+		done <- reply{}
+	}()
+	<-begun
+	leave()
+	<-done
+	nothingInUse(t, s)
+	go func() { done <- c.do(c.tool("5", "t", "next", "")) }()
+	<-begun
+	e.feed <- elicit("4", "of the one that left")
+	eventually(t, "the fourth question is refused", func() bool { return f.count(`"id":4,"error":{"code":-32601`) == 1 })
+	close(end)
+	(<-done).want(t, 200, `"answered":true`)
+}
+
 // peers are sidecars by their addresses.
 type peers map[string]*Server
 

@@ -16,6 +16,7 @@ import (
 const (
 	maxListens          = 1024 // of one session
 	subscribingTogether = 16
+	pinTime             = 500 * time.Millisecond
 )
 
 // hub feeds a session's listens: from the one stream that the server has for it, which is open while anyone listens, and
@@ -28,6 +29,7 @@ type hub struct {
 	listens map[*listen]struct{}
 	refs    map[string]int // listens by the URI that was granted to them
 	stream  *stream        // nil until the first listen, and while nobody listens
+	pinned  bool           // the stream stays while nobody listens, since the server may ask on it
 	ended   bool           // with the Server
 }
 
@@ -89,18 +91,73 @@ func (h *hub) add(l *listen) (*stream, error) {
 	case len(h.listens) >= maxListens:
 		return nil, s.fault(upstream.Overloaded, "too many subscriptions of one caller are open", nil)
 	}
-	if h.stream == nil {
-		st := &stream{known: make(chan struct{})}
-		var ctx context.Context
-		ctx, st.stop = context.WithCancel(s.tasks.ctx)
-		if !s.tasks.run(func() { h.read(ctx, st) }) {
-			st.stop()
-			return nil, s.fault(upstream.Lost, "the upstream was removed", nil)
-		}
-		h.stream = st
+	st := h.streamLocked()
+	if st == nil {
+		return nil, s.fault(upstream.Lost, "the upstream was removed", nil)
 	}
 	h.listens[l] = struct{}{}
-	return h.stream, nil
+	return st, nil
+}
+
+// streamLocked is the stream, opened if there is none; nil when it is too late for that.
+func (h *hub) streamLocked() *stream {
+	if h.stream != nil {
+		return h.stream
+	}
+	st := &stream{known: make(chan struct{})}
+	var ctx context.Context
+	ctx, st.stop = context.WithCancel(h.server().tasks.ctx)
+	if !h.server().tasks.run(func() { h.read(ctx, st) }) {
+		st.stop()
+		return nil
+	}
+	h.stream = st
+	return st
+}
+
+// pin opens the stream for as long as the session lasts, and waits a moment for it: a server that asks before it is there
+// may ask nobody. One without a stream goes on without. A process that is asked several things at once says on the stream
+// what it says of none of them, so there it has to be open too.
+func (h *hub) pin(ctx context.Context) {
+	h.mu.Lock()
+	h.pinned = true
+	st := h.streamLocked()
+	h.mu.Unlock()
+	if st == nil {
+		return
+	}
+	t := time.NewTimer(pinTime)
+	defer t.Stop()
+	select {
+	case <-st.known:
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// asksAside reports whether the server may ask outside of calls' streams: it has not said that it has no other.
+func (h *hub) asksAside() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.pinned || h.stream == nil {
+		return false
+	}
+	select {
+	case <-h.stream.known:
+		return h.stream.err == nil
+	default:
+		return true
+	}
+}
+
+// close gives the stream up with the session.
+func (h *hub) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.pinned = false
+	if h.stream != nil {
+		h.stream.stop()
+	}
 }
 
 // hears reports whether the server has a stream. One that does not say within a short time is taken at its word later.
@@ -170,7 +227,9 @@ func (h *hub) lost(st *stream, err error) {
 	}
 }
 
-// message takes in what the server says outside of calls. A request there belongs to no call, so nobody can be asked.
+// message takes in what the server says outside of calls' streams. A request there should belong to no call, but servers
+// exist that send all of theirs there. While exactly one call of the session is in flight it can be no other's; else
+// nobody can be asked.
 func (h *hub) message(ctx context.Context, data []byte) {
 	m, err := scan(data)
 	if err != nil {
@@ -183,6 +242,9 @@ func (h *hub) message(ctx context.Context, data []byte) {
 		result := noSuchThing
 		if m.Method == mcp.MethodPing {
 			result = pong
+		} else if k := h.session.calls.only(); k != nil && isQuestion(m.Method) {
+			k.questionAside(&m)
+			return
 		}
 		ctx, stop := context.WithTimeout(ctx, h.server().settings.times.Handshake)
 		defer stop()
@@ -212,7 +274,7 @@ func (h *hub) publish(m *mcp.Message) {
 func (h *hub) leave(l *listen) {
 	h.mu.Lock()
 	delete(h.listens, l)
-	if len(h.listens) == 0 && h.stream != nil {
+	if len(h.listens) == 0 && h.stream != nil && !h.pinned {
 		h.stream.stop()
 		h.stream = nil
 	}
@@ -276,7 +338,7 @@ func (h *hub) subscribe(ctx context.Context, uris []string) ([]string, error) {
 	h.mu.Lock()
 	var unknown []string
 	for _, uri := range uris {
-		if _, known := h.refs[uri]; !known && !slices.Contains(unknown, uri) {
+		if _, known := h.refs[uri]; !known && !slices.Contains(unknown, uri) && len(h.refs)+len(unknown) < maxURIs {
 			unknown = append(unknown, uri)
 		}
 	}

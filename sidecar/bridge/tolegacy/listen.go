@@ -14,7 +14,7 @@ import (
 
 const (
 	queuedChanges = 256  // that a listening client has not taken yet; see listen.add
-	maxURIs       = 1000 // that one listen may name
+	maxURIs       = 1000 // that one listen may name, and that one session may be subscribed to
 )
 
 // filter is what a listen asks for, and what of it is granted (basic/patterns/subscriptions, SubscriptionFilter).
@@ -64,6 +64,7 @@ type listen struct {
 	holds   []string   // the URIs that it is counted among the subscribers of
 	first   []byte     // the acknowledgement, until it was taken; nothing else goes before it
 	queue   [][]byte
+	size    int // bytes in queue
 	ended   bool
 	err     error // what comes after the queue; nil: the orderly end
 	closed  sync.Once
@@ -86,13 +87,13 @@ func (s *Server) listen(ctx context.Context, c *upstream.Call) (*upstream.Answer
 	if err != nil {
 		return nil, err
 	}
-	l.unwatch = context.AfterFunc(ctx, func() { l.end(ctx.Err()) })
+	l.unwatch = context.AfterFunc(ctx, func() { l.end(s.gaveUp(ctx)) })
 	return &upstream.Answer{Status: 200, Length: -1, Events: l}, nil
 }
 
 // subscribe adds a listen to its session's.
 func (s *Server) subscribe(ctx context.Context, o *order, wanted filter) (*listen, error) {
-	p, err := s.pool.acquire(ctx, key{o.principal, o.declared.canonical}, o.m.ClientInfo.Of(o.m.Raw))
+	p, err := s.pool.acquire(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -186,12 +187,12 @@ func (l *listen) add(m *mcp.Message) {
 			return
 		}
 	}
-	if len(l.queue) >= queuedChanges {
+	if len(l.queue) >= queuedChanges || l.size+len(data) > queuedBytes {
 		l.queue = nil
 		l.endLocked(l.hub.server().fault(upstream.Overloaded, "the client takes changes too slowly", nil))
 		return
 	}
-	l.queue = append(l.queue, data)
+	l.queue, l.size = append(l.queue, data), l.size+len(data)
 	signal(l.wake)
 }
 
@@ -241,7 +242,7 @@ func (l *listen) take() ([]byte, error) {
 		return data, nil
 	case len(l.queue) > 0:
 		data := l.queue[0]
-		l.queue = l.queue[1:]
+		l.queue, l.size = l.queue[1:], l.size-len(data)
 		return data, nil
 	case l.ended && l.err != nil:
 		return nil, l.err
@@ -262,7 +263,7 @@ func (l *listen) Ready() bool {
 func (l *listen) Close() error {
 	l.closed.Do(func() {
 		l.unwatch()
-		l.end(context.Canceled)
+		l.end(l.hub.server().fault(upstream.Lost, "the listen was given up", context.Canceled))
 		l.hub.leave(l)
 		l.hub.server().pool.release(l.hub.session)
 	})

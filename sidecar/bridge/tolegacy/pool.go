@@ -1,6 +1,7 @@
 package tolegacy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync"
@@ -47,17 +48,19 @@ type pooled struct {
 	gone  bool        // not in the pool any more; it ends with its last user
 
 	levels sessionLevels
+	calls  calls
 }
 
 func newPool(s *Server) *pool { return &pool{server: s, sessions: make(map[key]*pooled)} }
 
-// acquire returns the session of a key, opened by whoever comes first; clientInfo is that client's own, nil for none.
-// release must follow. Errors: an *upstream.Error, or ctx's.
-func (o *pool) acquire(ctx context.Context, k key, clientInfo []byte) (*pooled, error) {
+// acquire returns the session for an order, opened by whoever comes first. release must follow. Errors: an
+// *upstream.Error.
+func (o *pool) acquire(ctx context.Context, r *order) (*pooled, error) {
+	k := key{r.principal, r.declared.canonical}
 	o.mu.Lock()
 	p, err := o.sessions[k], error(nil)
 	if p == nil {
-		p, err = o.addLocked(k, clientInfo)
+		p, err = o.addLocked(k, r.declared, r.m.ClientInfo.Of(r.m.Raw))
 	}
 	if err != nil {
 		o.mu.Unlock()
@@ -82,17 +85,17 @@ func (o *pool) acquire(ctx context.Context, k key, clientInfo []byte) (*pooled, 
 }
 
 // addLocked makes room for a session and starts to open it.
-func (o *pool) addLocked(k key, clientInfo []byte) (*pooled, error) {
+func (o *pool) addLocked(k key, declared *capabilities, clientInfo []byte) (*pooled, error) {
 	if o.closed {
 		return nil, o.server.fault(upstream.Lost, "the upstream was removed", nil)
 	}
 	if len(o.sessions) >= o.server.settings.maxSessions && !o.evictLocked() {
 		return nil, o.server.fault(upstream.Overloaded, "every session that is kept for stateless clients is in use", nil)
 	}
-	p := &pooled{pool: o, key: k, opened: make(chan struct{}), levels: newSessionLevels()}
+	p := &pooled{pool: o, key: k, opened: make(chan struct{}), levels: newSessionLevels(), calls: newCalls()}
 	p.listen = newHub(p)
-	info := append([]byte(nil), clientInfo...) // the client's message may be gone before the session is open
-	if !o.server.tasks.run(func() { p.open(info) }) {
+	info := bytes.Clone(clientInfo) // the client's message may be gone before the session is open
+	if !o.server.tasks.run(func() { p.open(info, declared.mayBeAsked() || o.server.settings.onPipe) }) {
 		return nil, o.server.fault(upstream.Lost, "the upstream was removed", nil)
 	}
 	o.sessions[k] = p
@@ -169,21 +172,24 @@ func (p *pooled) expire() {
 	}
 }
 
-// open is the task that opens the session.
-func (p *pooled) open(clientInfo []byte) {
+// open is the task that opens the session. Where the server may ask, its stream is opened too.
+func (p *pooled) open(clientInfo []byte, asks bool) {
 	s := p.pool.server
 	ctx, stop := context.WithTimeout(s.tasks.ctx, s.settings.times.Connect+s.settings.times.Handshake)
 	defer stop()
 	session, about, err := s.handshake(ctx, p.key, clientInfo)
+	p.session, p.about, p.err = session, about, err
 	if err == nil {
 		s.discovery.learn(about)
+		if asks {
+			p.listen.pin(ctx)
+		}
 	} else {
 		p.pool.mu.Lock()
 		p.gone = true // there is nothing to end
 		delete(p.pool.sessions, p.key)
 		p.pool.mu.Unlock()
 	}
-	p.session, p.about, p.err = session, about, err
 	close(p.opened)
 }
 
@@ -192,6 +198,9 @@ func (p *pooled) end() {
 	<-p.opened
 	if p.session == nil {
 		return
+	}
+	if p.listen != nil {
+		p.listen.close()
 	}
 	ctx, stop := context.WithTimeout(context.WithoutCancel(p.pool.server.tasks.ctx), endTime)
 	defer stop()

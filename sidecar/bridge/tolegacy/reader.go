@@ -23,10 +23,11 @@ const (
 // upstream.EventStream. One goroutine fills it.
 type reader struct {
 	// Set by newReader, never changed.
-	id    []byte // the request's, as its token
-	token []byte // its progress token, likewise; nil when it gave none
-	level level
-	leave func() // what the client's leaving does, unless the reader is done
+	server *Server
+	id     []byte // the request's, as its token
+	token  []byte // its progress token, likewise; nil when it gave none
+	level  level
+	leave  func() // what the client's leaving does, unless the reader is done
 
 	unwatch func() bool // set by watch
 
@@ -41,16 +42,16 @@ type reader struct {
 	err    error // what comes after the queue; nil: the orderly end
 }
 
-func newReader(m *mcp.Message, l level) *reader {
+func (s *Server) newReader(m *mcp.Message, l level) *reader {
 	return &reader{
-		id: bytes.Clone(m.ID.Of(m.Raw)), token: bytes.Clone(m.ProgressToken.Of(m.Raw)), level: l,
+		server: s, id: bytes.Clone(m.ID.Of(m.Raw)), token: bytes.Clone(m.ProgressToken.Of(m.Raw)), level: l,
 		wake: make(chan struct{}, 1), room: make(chan struct{}, 1),
 	}
 }
 
 // watch makes the end of ctx the client's leaving.
 func (r *reader) watch(ctx context.Context) {
-	r.unwatch = context.AfterFunc(ctx, func() { r.giveUp(ctx.Err()) })
+	r.unwatch = context.AfterFunc(ctx, func() { r.giveUp(r.server.gaveUp(ctx)) })
 }
 
 // put adds a message. It waits while the client is slow, and reports whether the client will get it.
@@ -125,7 +126,7 @@ func (r *reader) answer(ctx context.Context) (*upstream.Answer, error) {
 		case <-timer.C:
 			return r.events(), nil
 		case <-ctx.Done():
-			r.giveUp(ctx.Err()) // as the watch does
+			r.giveUp(r.server.gaveUp(ctx)) // as the watch does
 		}
 	}
 }
@@ -167,7 +168,7 @@ func (r *reader) Ready() bool {
 // Close implements upstream.EventStream. Before the response it is the client's leaving.
 func (r *reader) Close() error {
 	r.unwatch()
-	r.giveUp(context.Canceled)
+	r.giveUp(r.server.fault(upstream.Lost, "the answer was given up", context.Canceled))
 	return nil
 }
 

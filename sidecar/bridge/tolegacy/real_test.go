@@ -65,24 +65,10 @@ func newReal(t testing.TB, options *sdk.StreamableHTTPOptions) *realServer {
 		UnsubscribeHandler: func(_ context.Context, q *sdk.UnsubscribeRequest) error {
 			return r.subscribed("-" + q.Params.URI)
 		},
-		InitializedHandler: func(_ context.Context, q *sdk.InitializedRequest) {
-			b, _ := json.Marshal(q.Session.InitializeParams().Capabilities)
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.inits = append(r.inits, string(b))
-		},
 	})
-	r.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
-		return func(ctx context.Context, method string, q sdk.Request) (sdk.Result, error) {
-			if method == mcp.MethodSetLevel {
-				r.mu.Lock()
-				r.levels++
-				r.mu.Unlock()
-			}
-			return next(ctx, method, q)
-		}
-	})
-	r.addTools()
+	r.AddReceivingMiddleware(r.watch)
+	r.addSayers()
+	r.addAskers()
 	r.AddResource(&sdk.Resource{URI: "file:///a", Name: "a"}, func(
 		_ context.Context, q *sdk.ReadResourceRequest,
 	) (*sdk.ReadResourceResult, error) {
@@ -108,6 +94,22 @@ func newReal(t testing.TB, options *sdk.StreamableHTTPOptions) *realServer {
 	return r
 }
 
+// watch notes how sessions begin, and the levels they are told.
+func (r *realServer) watch(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, q sdk.Request) (sdk.Result, error) {
+		r.mu.Lock()
+		switch method {
+		case mcp.MethodSetLevel:
+			r.levels++
+		case mcp.MethodInitialize:
+			b, _ := json.Marshal(q.GetParams().(*sdk.InitializeParams).Capabilities)
+			r.inits = append(r.inits, string(b))
+		}
+		r.mu.Unlock()
+		return next(ctx, method, q)
+	}
+}
+
 func (r *realServer) subscribed(what string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,30 +120,32 @@ func (r *realServer) subscribed(what string) error {
 	return nil
 }
 
-// addTools adds what tests call. Every tool counts its runs by its text.
-func (r *realServer) addTools() {
-	tool := func(name string, f func(context.Context, *sdk.CallToolRequest, string) (string, error)) {
-		sdk.AddTool(r.Server, &sdk.Tool{Name: name}, func(
-			ctx context.Context, q *sdk.CallToolRequest, in textInput,
-		) (*sdk.CallToolResult, any, error) {
-			r.note(r.runs, name+" "+in.Text)
-			text, err := f(ctx, q, in.Text)
-			if err != nil {
-				return nil, nil, err
-			}
-			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil, nil
-		})
-	}
-	tool("echo", func(_ context.Context, _ *sdk.CallToolRequest, text string) (string, error) { return text, nil })
-	tool("count", func(_ context.Context, q *sdk.CallToolRequest, _ string) (string, error) {
+// tool adds one that answers with text. Every tool counts its runs by its argument.
+func (r *realServer) tool(name string, f func(context.Context, *sdk.CallToolRequest, string) (string, error)) {
+	sdk.AddTool(r.Server, &sdk.Tool{Name: name}, func(
+		ctx context.Context, q *sdk.CallToolRequest, in textInput,
+	) (*sdk.CallToolResult, any, error) {
+		r.note(r.runs, name+" "+in.Text)
+		text, err := f(ctx, q, in.Text)
+		if err != nil {
+			return nil, nil, err
+		}
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil, nil
+	})
+}
+
+// addSayers adds tools that answer without asking.
+func (r *realServer) addSayers() {
+	r.tool("echo", func(_ context.Context, _ *sdk.CallToolRequest, text string) (string, error) { return text, nil })
+	r.tool("count", func(_ context.Context, q *sdk.CallToolRequest, _ string) (string, error) {
 		return fmt.Sprintf("count=%d", r.note(r.counts, q.Session.ID())), nil
 	})
-	tool("wait", func(ctx context.Context, _ *sdk.CallToolRequest, text string) (string, error) {
+	r.tool("wait", func(ctx context.Context, _ *sdk.CallToolRequest, text string) (string, error) {
 		<-ctx.Done()
 		r.note(r.cancelled, text)
 		return "", ctx.Err()
 	})
-	tool("report", func(ctx context.Context, q *sdk.CallToolRequest, text string) (string, error) {
+	r.tool("report", func(ctx context.Context, q *sdk.CallToolRequest, text string) (string, error) {
 		for _, level := range []sdk.LoggingLevel{"debug", "info", "error"} {
 			_ = q.Session.Log(ctx, &sdk.LoggingMessageParams{Level: level, Data: string(level) + " of " + text})
 		}
@@ -150,21 +154,28 @@ func (r *realServer) addTools() {
 		}
 		return text, nil
 	})
-	ask := func(ctx context.Context, q *sdk.CallToolRequest, text string) (string, error) {
-		a, err := q.Session.Elicit(ctx, &sdk.ElicitParams{Message: "question of " + text})
-		if err != nil {
-			if ctx.Err() != nil {
-				r.note(r.cancelled, text)
-			}
-			return "", err
+}
+
+// ask asks for the owner of a text.
+func (r *realServer) ask(ctx context.Context, q *sdk.CallToolRequest, text string) (string, error) {
+	a, err := q.Session.Elicit(ctx, &sdk.ElicitParams{Message: "question of " + text})
+	if err != nil {
+		if ctx.Err() != nil {
+			r.note(r.cancelled, text)
 		}
-		return fmt.Sprintf("%s:%s:%v", text, a.Action, a.Content["owner"]), nil
+		return "", err
 	}
-	tool("ask", ask)
-	tool("ask3", func(ctx context.Context, q *sdk.CallToolRequest, text string) (string, error) {
+	return fmt.Sprintf("%s:%s:%v", text, a.Action, a.Content["owner"]), nil
+}
+
+// addAskers adds tools that ask their client.
+func (r *realServer) addAskers() {
+	r.addStories()
+	r.tool("ask", r.ask)
+	r.tool("ask3", func(ctx context.Context, q *sdk.CallToolRequest, text string) (string, error) {
 		var all []string
 		for i := range 3 {
-			one, err := ask(ctx, q, fmt.Sprint(text, i))
+			one, err := r.ask(ctx, q, fmt.Sprint(text, i))
 			if err != nil {
 				return "", err
 			}
@@ -172,22 +183,7 @@ func (r *realServer) addTools() {
 		}
 		return strings.Join(all, ";"), nil
 	})
-	tool("story", func(ctx context.Context, q *sdk.CallToolRequest, text string) (string, error) {
-		said := text
-		for i := range 3 {
-			_ = q.Session.Log(ctx, &sdk.LoggingMessageParams{Level: "info", Data: "log of " + text})
-			_ = q.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
-				ProgressToken: q.Params.GetProgressToken(), Progress: float64(i + 1), Message: "progress of " + text,
-			})
-			one, err := ask(ctx, q, text)
-			if err != nil {
-				return "", err
-			}
-			said += ";" + one
-		}
-		return said, nil
-	})
-	tool("openURL", func(ctx context.Context, q *sdk.CallToolRequest, text string) (string, error) {
+	r.tool("openURL", func(ctx context.Context, q *sdk.CallToolRequest, text string) (string, error) {
 		a, err := q.Session.Elicit(ctx, &sdk.ElicitParams{
 			Mode: "url", URL: "https://example.com/" + text, Message: "open", ElicitationID: "e1",
 		})
@@ -196,7 +192,7 @@ func (r *realServer) addTools() {
 		}
 		return "url:" + a.Action, nil
 	})
-	tool("needURL", func(_ context.Context, _ *sdk.CallToolRequest, text string) (string, error) {
+	r.tool("needURL", func(_ context.Context, _ *sdk.CallToolRequest, text string) (string, error) {
 		if r.read(r.runs, "needURL "+text) > 1 {
 			return "allowed", nil
 		}
@@ -204,7 +200,7 @@ func (r *realServer) addTools() {
 			Mode: "url", URL: "https://example.com/" + text, Message: "log in", ElicitationID: "e2",
 		}})
 	})
-	tool("sample", func(ctx context.Context, q *sdk.CallToolRequest, text string) (string, error) {
+	r.tool("sample", func(ctx context.Context, q *sdk.CallToolRequest, text string) (string, error) {
 		a, err := q.Session.CreateMessage(ctx, &sdk.CreateMessageParams{MaxTokens: 10, Messages: []*sdk.SamplingMessage{
 			{Role: "user", Content: &sdk.TextContent{Text: text}},
 		}})
@@ -213,12 +209,31 @@ func (r *realServer) addTools() {
 		}
 		return "sampled:" + a.Content.(*sdk.TextContent).Text, nil
 	})
-	tool("roots", func(ctx context.Context, q *sdk.CallToolRequest, _ string) (string, error) {
+	r.tool("roots", func(ctx context.Context, q *sdk.CallToolRequest, _ string) (string, error) {
 		a, err := q.Session.ListRoots(ctx, nil)
 		if err != nil {
 			return "", err
 		}
 		return "root:" + a.Roots[0].URI, nil
+	})
+}
+
+// addStories adds a tool that asks several times, and says how far it is.
+func (r *realServer) addStories() {
+	r.tool("story", func(ctx context.Context, q *sdk.CallToolRequest, text string) (string, error) {
+		said := text
+		for i := range 3 {
+			_ = q.Session.Log(ctx, &sdk.LoggingMessageParams{Level: "info", Data: "log of " + text})
+			_ = q.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
+				ProgressToken: q.Params.GetProgressToken(), Progress: float64(i + 1), Message: "progress of " + text,
+			})
+			one, err := r.ask(ctx, q, text)
+			if err != nil {
+				return "", err
+			}
+			said += ";" + one
+		}
+		return said, nil
 	})
 }
 

@@ -90,6 +90,7 @@ type settings struct {
 	maxHeld     int
 	heldTimeout time.Duration
 	maxRounds   int
+	onPipe      bool // the server is a process, which says everything in one place
 	times       upstream.Timeouts
 }
 
@@ -120,7 +121,7 @@ func New(inner upstream.Server, o Options) *Server {
 		settings: settings{
 			enabled: b.GetEnabled(), maxSessions: int(b.GetMaxSessions()), sessionIdle: b.GetSessionIdle().AsDuration(),
 			maxHeld: int(b.GetMaxHeldCalls()), heldTimeout: b.GetHeldTimeout().AsDuration(),
-			maxRounds: int(b.GetMaxRounds()), times: upstream.TimeoutsOf(spec.GetTimeouts()),
+			maxRounds: int(b.GetMaxRounds()), onPipe: spec.GetStdio() != nil, times: upstream.TimeoutsOf(spec.GetTimeouts()),
 		},
 	}
 	s.pool = newPool(s)
