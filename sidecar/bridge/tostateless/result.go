@@ -1,0 +1,292 @@
+package tostateless
+
+import (
+	"bytes"
+	"iter"
+	"strconv"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
+)
+
+// What a result says of itself with resultType (basic, "Responses").
+const (
+	resultComplete      = "complete"
+	resultInputRequired = "input_required"
+)
+
+// resultType is what a response's result says of itself.
+func resultType(m *mcp.Message) string {
+	if t, ok := rawjson.Text(rawjson.Find(m.Raw, m.Result, "resultType").Of(m.Raw)); ok {
+		return t
+	}
+	return resultComplete
+}
+
+// idEdit gives a response the id of the client's request, with its type.
+func idEdit(m *mcp.Message, id []byte) mcp.Edit {
+	if m.ID.Present() {
+		return mcp.Edit{Span: m.ID, With: id}
+	}
+	return mcp.Edit{Span: mcp.Span{Start: 1, End: 1}, With: append(append([]byte(`"id":`), id...), ',')} // of an error only
+}
+
+// legacyError writes a server's error for the request with that id. Codes that only the stateless wire has speak of what
+// the sidecar sent, or of what the client cannot do; the server's text stays.
+func legacyError(m *mcp.Message, id []byte) []byte {
+	edits := []mcp.Edit{idEdit(m, id)}
+	code := errorCode(m)
+	switch code {
+	case mcp.CodeHeaderMismatch, mcp.CodeUnsupportedVersion:
+		code = mcp.CodeInternalError
+	case mcp.CodeMissingCapability:
+		code = mcp.CodeInvalidParams
+	default:
+		return rawjson.Splice(m.Raw, edits...)
+	}
+	with := strconv.AppendInt(nil, int64(code), 10)
+	return rawjson.Splice(m.Raw, append(edits, mcp.Edit{Span: rawjson.Find(m.Raw, m.Error, "code"), With: with})...)
+}
+
+// rewriting is one result on its way to a client.
+type rewriting struct {
+	method  string
+	version string // the client's
+	raw     []byte
+
+	mirrored map[string][]mcp.ParamHeader // of the tools of a list: what their calls repeat in headers
+	dropped  []string                     // tools that the list lost, and why
+}
+
+// legacyResult writes a server's response with a result for the request with that id: without what only the stateless
+// wire has, and without what the client's version cannot take. What stays keeps its bytes.
+func (w *rewriting) legacyResult(m *mcp.Message, id []byte) []byte {
+	w.raw = m.Raw
+	edits := []mcp.Edit{idEdit(m, id)}
+	if rawjson.IsObject(m.Result.Of(m.Raw)) {
+		room := make([]byte, 0, m.Result.End-m.Result.Start)
+		text := w.textFor(m.Result)
+		b, _ := rawjson.Rewrite(room, m.Raw, m.Result, func(r rawjson.Member) (with []byte, keep bool) {
+			if text != nil && string(r.Name) == "content" {
+				return text, true
+			}
+			return w.member(r)
+		})
+		edits = append(edits, mcp.Edit{Span: m.Result, With: b})
+	}
+	return rawjson.Splice(m.Raw, edits...)
+}
+
+func (w *rewriting) isOld() bool { return w.version < mcp.Version20250618 }
+
+// member is what becomes of a member of the result.
+func (w *rewriting) member(r rawjson.Member) (with []byte, keep bool) {
+	name := string(r.Name)
+	if name == "resultType" {
+		return nil, false
+	}
+	switch w.method {
+	case mcp.MethodToolsCall:
+		switch name {
+		case "structuredContent":
+			return nil, w.takesStructured(r.Value)
+		case "content":
+			return w.content(r.Value), true
+		}
+		return nil, true
+	case mcp.MethodPromptsGet:
+		if name == "messages" {
+			return w.messages(r.Value), true
+		}
+		return nil, true
+	case mcp.MethodToolsList:
+		if name == "tools" {
+			return w.tools(r.Value), true
+		}
+	case mcp.MethodPromptsList, mcp.MethodResourcesList, mcp.MethodResourceTemplatesList:
+		if name == "prompts" || name == "resources" || name == "resourceTemplates" {
+			return w.untitled(r.Value), true
+		}
+	case mcp.MethodResourcesRead:
+	default:
+		return nil, true
+	}
+	return nil, name != "ttlMs" && name != "cacheScope" // which these methods have (server/utilities/caching)
+}
+
+// takesStructured reports whether a client can take a structuredContent: up to 2025-11-25 it is an object, and before
+// 2025-06-18 there is none.
+func (w *rewriting) takesStructured(value mcp.Span) bool {
+	return rawjson.IsObject(value.Of(w.raw)) && !w.isOld()
+}
+
+// textFor is the content for a tool's result whose structuredContent the client cannot take and which has nothing else;
+// nil when nothing would be lost.
+func (w *rewriting) textFor(result mcp.Span) []byte {
+	if w.method != mcp.MethodToolsCall {
+		return nil
+	}
+	structured, content := rawjson.Find(w.raw, result, "structuredContent"), rawjson.Find(w.raw, result, "content")
+	value := structured.Of(w.raw)
+	if value == nil || string(value) == "null" || w.takesStructured(structured) || !rawjson.IsArray(content.Of(w.raw)) {
+		return nil
+	}
+	for range rawjson.Elements(w.raw, content) {
+		return nil
+	}
+	return append(rawjson.AppendString([]byte(`[{"type":"text","text":`), string(value)), `}]`...)
+}
+
+// content is a list of content blocks; nil when all of it stays.
+func (w *rewriting) content(blocks mcp.Span) []byte {
+	if !w.isOld() {
+		return nil
+	}
+	return rewriteElements(w.raw, blocks, func(e mcp.Span) ([]byte, bool) { return w.block(e), true })
+}
+
+// messages is a prompt's messages; nil when all of it stays.
+func (w *rewriting) messages(messages mcp.Span) []byte {
+	if !w.isOld() {
+		return nil
+	}
+	return rewriteElements(w.raw, messages, func(e mcp.Span) ([]byte, bool) {
+		block := rawjson.Find(w.raw, e, "content")
+		if !block.Present() {
+			return nil, true
+		}
+		with := w.block(block)
+		if with == nil {
+			return nil, true
+		}
+		b, _ := rawjson.Rewrite(nil, w.raw, e, func(m rawjson.Member) ([]byte, bool) {
+			if m.Value == block {
+				return with, true
+			}
+			return nil, true
+		})
+		return b, true
+	})
+}
+
+// block is a content block as text if it is a resource_link, which came with 2025-06-18; nil when it stays.
+func (w *rewriting) block(e mcp.Span) []byte {
+	text := func(name string) []byte {
+		if t, ok := rawjson.Text(rawjson.Find(w.raw, e, name).Of(w.raw)); ok {
+			return []byte(t)
+		}
+		return nil
+	}
+	if string(text("type")) != "resource_link" {
+		return nil
+	}
+	said := text("uri")
+	for _, more := range [][]byte{text("name"), text("description")} {
+		if len(more) > 0 {
+			said = append(append(said, '\n'), more...)
+		}
+	}
+	return append(rawjson.AppendString([]byte(`{"type":"text","text":`), string(said)), '}')
+}
+
+// tools is a list of tools without what the client cannot take, and without tools that clients must not use since their
+// annotations are at fault (server/tools, "x-mcp-header").
+func (w *rewriting) tools(list mcp.Span) []byte {
+	w.mirrored = make(map[string][]mcp.ParamHeader)
+	return rewriteElements(w.raw, list, func(e mcp.Span) ([]byte, bool) {
+		name, ps, err := toolHeaders(w.raw, e)
+		if err != nil {
+			w.dropped = append(w.dropped, name+": "+err.Error())
+			return nil, false
+		}
+		w.mirrored[name] = ps
+		return w.tool(e), true
+	})
+}
+
+// tool is a tool without an outputSchema that is not one of objects; before 2025-06-18 without any, and without a title.
+func (w *rewriting) tool(e mcp.Span) []byte {
+	schema := rawjson.Find(w.raw, e, "outputSchema")
+	bad := schema.Present() && (w.isOld() || !isObjectSchema(w.raw, schema))
+	if !bad && !w.isOld() || !rawjson.IsObject(e.Of(w.raw)) {
+		return nil
+	}
+	b, _ := rawjson.Rewrite(nil, w.raw, e, func(m rawjson.Member) ([]byte, bool) {
+		name := string(m.Name)
+		return nil, !(name == "outputSchema" && bad || name == "title" && w.isOld())
+	})
+	return b
+}
+
+func isObjectSchema(raw []byte, schema mcp.Span) bool {
+	t, ok := rawjson.Text(rawjson.Find(raw, schema, "type").Of(raw))
+	return ok && t == "object"
+}
+
+// untitled is a list without its entries' titles, which came with 2025-06-18; nil when all of it stays.
+func (w *rewriting) untitled(list mcp.Span) []byte {
+	if !w.isOld() {
+		return nil
+	}
+	return rewriteElements(w.raw, list, func(e mcp.Span) ([]byte, bool) {
+		if !rawjson.IsObject(e.Of(w.raw)) {
+			return nil, true
+		}
+		b, _ := rawjson.Rewrite(nil, w.raw, e, func(m rawjson.Member) ([]byte, bool) { return nil, string(m.Name) != "title" })
+		return b, true
+	})
+}
+
+// rewriteElements is an array without the elements that f drops, and with those that f gives: nil leaves one as it is.
+// What is no array stays too.
+func rewriteElements(raw []byte, array mcp.Span, f func(mcp.Span) (with []byte, keep bool)) []byte {
+	if !rawjson.IsArray(array.Of(raw)) {
+		return nil
+	}
+	b := append(make([]byte, 0, array.End-array.Start), '[')
+	for e := range rawjson.Elements(raw, array) {
+		with, keep := f(e)
+		if !keep {
+			continue
+		}
+		if len(b) > 1 {
+			b = append(b, ',')
+		}
+		if with == nil {
+			with = e.Of(raw)
+		}
+		b = append(b, with...)
+	}
+	return append(b, ']')
+}
+
+// elementsOf walks a value if it is an array.
+func elementsOf(raw []byte, array mcp.Span) iter.Seq[mcp.Span] {
+	if !rawjson.IsArray(array.Of(raw)) {
+		return func(func(mcp.Span) bool) {}
+	}
+	return rawjson.Elements(raw, array)
+}
+
+// withoutSubscription is a notification of a listen as the legacy wire has it: without the subscription's id.
+func withoutSubscription(m *mcp.Message) []byte {
+	if !m.SubscriptionID.Present() {
+		return bytes.Clone(m.Raw)
+	}
+	meta, left := rawjson.Rewrite(nil, m.Raw, m.Meta, func(p rawjson.Member) ([]byte, bool) {
+		return nil, string(p.Name) != mcp.MetaKeySubscriptionID
+	})
+	params, left := rawjson.Rewrite(nil, m.Raw, m.Params, func(p rawjson.Member) ([]byte, bool) {
+		if string(p.Name) == "_meta" {
+			return meta, left
+		}
+		return nil, true
+	})
+	if left {
+		return rawjson.Splice(m.Raw, mcp.Edit{Span: m.Params, With: params})
+	}
+	b, _ := rawjson.Rewrite(nil, m.Raw, rawjson.Whole(m.Raw), func(p rawjson.Member) ([]byte, bool) {
+		return nil, string(p.Name) != "params"
+	})
+	return b
+}
