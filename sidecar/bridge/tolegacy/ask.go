@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -22,19 +23,19 @@ func inputRequired(id []byte, questions []question, requestState string) []byte 
 		b = append(b, '}')
 	}
 	b = append(b, `},"requestState":`...)
-	return append(quoted(b, requestState), "}}"...)
+	return append(rawjson.AppendString(b, requestState), "}}"...)
 }
 
 // askForURLsLocked turns 2025-11-25's error -32042 into questions. Nothing is held for them: the server refused the call,
 // so the retry is its first time. body and err are nil when the error names no URLs.
 func (k *call) askForURLsLocked(m *mcp.Message, id []byte) (body []byte, status int, err error) {
 	var questions []question
-	list := find(m.Raw, find(m.Raw, m.Error, "data"), "elicitations")
-	if !isArray(list.Of(m.Raw)) {
+	list := rawjson.Find(m.Raw, rawjson.Find(m.Raw, m.Error, "data"), "elicitations")
+	if !rawjson.IsArray(list.Of(m.Raw)) {
 		return nil, 0, nil
 	}
-	for e := range elements(m.Raw, list) {
-		if len(questions) == maxQuestions || !find(m.Raw, e, "url").Present() {
+	for e := range rawjson.Elements(m.Raw, list) {
+		if len(questions) == maxQuestions || !rawjson.Find(m.Raw, e, "url").Present() {
 			return nil, 0, nil
 		}
 		questions = append(questions, question{
@@ -58,8 +59,8 @@ func (k *call) askForURLsLocked(m *mcp.Message, id []byte) (body []byte, status 
 
 // urlParams are those of an elicitation of the mode url.
 func urlParams(raw []byte, elicitation mcp.Span) []byte {
-	params, _ := rewrite(nil, raw, elicitation, func(p member) ([]byte, bool) {
-		return nil, string(p.name) != "elicitationId" && string(p.name) != "mode"
+	params, _ := rawjson.Rewrite(nil, raw, elicitation, func(p rawjson.Member) ([]byte, bool) {
+		return nil, string(p.Name) != "elicitationId" && string(p.Name) != "mode"
 	})
-	return splice(params, mcp.Edit{Span: mcp.Span{Start: 1, End: 1}, With: []byte(`"mode":"url",`)})
+	return rawjson.Splice(params, mcp.Edit{Span: mcp.Span{Start: 1, End: 1}, With: []byte(`"mode":"url",`)})
 }

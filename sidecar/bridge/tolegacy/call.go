@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -242,11 +243,11 @@ func (k *call) notification(m *mcp.Message) {
 	case mcp.NotificationProgress:
 		r := k.attached()
 		if r != nil && r.token != nil && k.token != nil && string(m.ProgressToken.Of(m.Raw)) == string(k.token) {
-			r.put(k.ctx, splice(m.Raw, mcp.Edit{Span: m.ProgressToken, With: r.token}))
+			r.put(k.ctx, rawjson.Splice(m.Raw, mcp.Edit{Span: m.ProgressToken, With: r.token}))
 		}
 	case mcp.NotificationMessage:
 		if r := k.attached(); r != nil && r.level.wants(m) {
-			r.put(k.ctx, splice(m.Raw))
+			r.put(k.ctx, rawjson.Splice(m.Raw))
 		}
 	case mcp.NotificationCancelled:
 		k.withdraw(m.RequestID.Of(m.Raw))
@@ -270,7 +271,7 @@ func (k *call) finish(m *mcp.Message) {
 			k.settleLocked(failed(k.server.fault(upstream.Overloaded, "its answer was too large to be kept for the retry", nil)))
 			return
 		}
-		m = message(splice(m.Raw))
+		m = message(rawjson.Splice(m.Raw))
 	}
 	k.settleLocked(func(id []byte) ([]byte, int, error) { return k.respondLocked(m, id) })
 }

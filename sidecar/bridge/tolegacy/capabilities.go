@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 )
 
 const (
@@ -24,7 +25,7 @@ type capabilities struct {
 
 // readCapabilities reads an object; nil when it is larger than a client has reason to send.
 func readCapabilities(object []byte) *capabilities {
-	text := canonical(object)
+	text := rawjson.Canonical(object)
 	var all map[string]json.RawMessage
 	if len(text) > maxCapabilities || json.Unmarshal(text, &all) != nil {
 		return nil
@@ -74,7 +75,7 @@ func (c *capabilities) lacks(m *mcp.Message) string {
 	case mcp.MethodElicit:
 		return c.lacksElicitation(m)
 	case mcp.MethodCreateMessage:
-		tools := find(m.Raw, m.Params, "tools").Present()
+		tools := rawjson.Find(m.Raw, m.Params, "tools").Present()
 		switch {
 		case tools && !c.samplingTools:
 			return `{"sampling":{"tools":{}}}`
@@ -90,8 +91,8 @@ func (c *capabilities) lacks(m *mcp.Message) string {
 }
 
 func (c *capabilities) lacksElicitation(m *mcp.Message) string {
-	mode := find(m.Raw, m.Params, "mode").Of(m.Raw)
-	url := isString(mode) && string(decoded(mode)) == "url"
+	mode := rawjson.Find(m.Raw, m.Params, "mode").Of(m.Raw)
+	url := rawjson.IsString(mode) && string(rawjson.Decoded(mode)) == "url"
 	switch {
 	case url && !c.elicitURL:
 		return needsURL

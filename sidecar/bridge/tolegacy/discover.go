@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -133,10 +134,10 @@ func discoverResult(a *about, hears bool) []byte {
 		"ttlMs":             discoverTTL.Milliseconds(),
 		"cacheScope":        "private",
 	}
-	if isObject(a.ServerInfo) {
+	if rawjson.IsObject(a.ServerInfo) {
 		result["_meta"] = map[string]json.RawMessage{mcp.MetaKeyServerInfo: a.ServerInfo}
 	}
-	if isString(a.Instructions) {
+	if rawjson.IsString(a.Instructions) {
 		result["instructions"] = a.Instructions
 	}
 	return encode(result)

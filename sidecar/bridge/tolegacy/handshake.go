@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -28,7 +29,7 @@ func (a *about) has(capability, member string) bool {
 
 // handshake opens a session (2025-11-25, basic/lifecycle). Errors are of type *upstream.Error.
 func (s *Server) handshake(ctx context.Context, k key, clientInfo []byte) (upstream.Session, *about, error) {
-	if !isObject(clientInfo) {
+	if !rawjson.IsObject(clientInfo) {
 		clientInfo = s.clientInfo
 	}
 	initialize := message(fmt.Appendf(nil,

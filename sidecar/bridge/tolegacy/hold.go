@@ -11,6 +11,7 @@ import (
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -168,13 +169,13 @@ func questionParams(m *mcp.Message) []byte {
 	if !m.Params.Present() {
 		return nil
 	}
-	params, _ := rewrite(nil, m.Raw, m.Params, func(p member) ([]byte, bool) {
-		switch string(p.name) {
+	params, _ := rawjson.Rewrite(nil, m.Raw, m.Params, func(p rawjson.Member) ([]byte, bool) {
+		switch string(p.Name) {
 		case "task", "elicitationId":
 			return nil, false
 		case "_meta":
-			return rewrite(nil, m.Raw, p.value, func(k member) ([]byte, bool) {
-				return nil, string(k.name) != mcp.MetaKeyProgressToken
+			return rawjson.Rewrite(nil, m.Raw, p.Value, func(k rawjson.Member) ([]byte, bool) {
+				return nil, string(k.Name) != mcp.MetaKeyProgressToken
 			})
 		}
 		return nil, true
@@ -381,11 +382,11 @@ func (k *call) attach(r *reader, o *order, round int) ([]answer, *mcp.Error) {
 func (k *call) answersLocked(o *order) (answers []answer, _ *mcp.Error) {
 	var left []question
 	for _, q := range k.pending {
-		response := find(o.m.Raw, o.responses, q.key).Of(o.m.Raw)
+		response := rawjson.Find(o.m.Raw, o.responses, q.key).Of(o.m.Raw)
 		switch {
 		case response == nil:
 			left = append(left, q)
-		case !isObject(response):
+		case !rawjson.IsObject(response):
 			return nil, invalid("params.inputResponses." + q.key + " is not an object")
 		default:
 			answers = append(answers, answer{q.id, response})

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -372,7 +373,7 @@ func (h *hub) tell(ctx context.Context, method string, uris []string) (taken []s
 	g.SetLimit(subscribingTogether)
 	for _, uri := range uris {
 		g.Go(func() error {
-			m, err := h.session.ask(ctx, method, append(quoted([]byte(`{"uri":`), uri), '}'))
+			m, err := h.session.ask(ctx, method, append(rawjson.AppendString([]byte(`{"uri":`), uri), '}'))
 			if err == nil && m.Result.Present() {
 				mu.Lock()
 				defer mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 )
 
 // levels are the severities of log messages, most verbose first (server/utilities/logging, "Log Levels").
@@ -16,10 +17,10 @@ const noLevel level = -1
 
 // levelOf reads a JSON string; noLevel when it names none.
 func levelOf(token []byte) level {
-	if !isString(token) {
+	if !rawjson.IsString(token) {
 		return noLevel
 	}
-	return level(slices.Index(levels, string(decoded(token))))
+	return level(slices.Index(levels, string(rawjson.Decoded(token))))
 }
 
 // wants reports whether a call with level l wants a log message. One whose level nobody knows is wanted.
@@ -27,6 +28,6 @@ func (l level) wants(m *mcp.Message) bool {
 	if l == noLevel {
 		return false
 	}
-	of := levelOf(find(m.Raw, m.Params, "level").Of(m.Raw))
+	of := levelOf(rawjson.Find(m.Raw, m.Params, "level").Of(m.Raw))
 	return of == noLevel || of >= l
 }

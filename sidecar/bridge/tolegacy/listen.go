@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -112,13 +113,13 @@ func (s *Server) subscribe(ctx context.Context, o *order, wanted filter) (*liste
 // readFilter reads params.notifications. Kinds that nobody knows here are not granted.
 func readFilter(m *mcp.Message) (filter, *mcp.Error) {
 	var f filter
-	notifications := find(m.Raw, m.Params, "notifications")
-	if !isObject(notifications.Of(m.Raw)) {
+	notifications := rawjson.Find(m.Raw, m.Params, "notifications")
+	if !rawjson.IsObject(notifications.Of(m.Raw)) {
 		return f, badMeta("params.notifications is not an object")
 	}
-	for n := range members(m.Raw, notifications) {
+	for n := range rawjson.Members(m.Raw, notifications) {
 		var err error
-		switch value := n.value.Of(m.Raw); string(n.name) {
+		switch value := n.Value.Of(m.Raw); string(n.Name) {
 		case "toolsListChanged":
 			err = json.Unmarshal(value, &f.Tools)
 		case "promptsListChanged":
@@ -129,7 +130,7 @@ func readFilter(m *mcp.Message) (filter, *mcp.Error) {
 			err = json.Unmarshal(value, &f.URIs)
 		}
 		if err != nil || len(f.URIs) > maxURIs {
-			return f, badMeta("params.notifications." + string(n.name) + " is not what it should be, or too much")
+			return f, badMeta("params.notifications." + string(n.Name) + " is not what it should be, or too much")
 		}
 	}
 	return f, nil
@@ -155,22 +156,23 @@ func (l *listen) tagged(m *mcp.Message) []byte {
 	tag := append([]byte(`"`+mcp.MetaKeySubscriptionID+`":`), l.id...)
 	switch {
 	case m.SubscriptionID.Present(): // a server that knows what it should not
-		return splice(m.Raw, mcp.Edit{Span: m.SubscriptionID, With: l.id})
+		return rawjson.Splice(m.Raw, mcp.Edit{Span: m.SubscriptionID, With: l.id})
 	case m.Meta.Present():
 		return insert(m.Raw, m.Meta, tag)
 	case m.Params.Present():
 		return insert(m.Raw, m.Params, append(append([]byte(`"_meta":{`), tag...), '}'))
 	}
-	return insert(m.Raw, whole(m.Raw), append(append([]byte(`"params":{"_meta":{`), tag...), "}}"...))
+	return insert(m.Raw, rawjson.Whole(m.Raw), append(append([]byte(`"params":{"_meta":{`), tag...), "}}"...))
 }
 
 // insert puts a member first in an object.
 func insert(raw []byte, object mcp.Span, with []byte) []byte {
 	at := object.Start + 1
-	if raw[space(raw, at)] != '}' {
+	for range rawjson.Members(raw, object) {
 		with = append(with, ',')
+		break
 	}
-	return splice(raw, mcp.Edit{Span: mcp.Span{Start: at, End: at}, With: with})
+	return rawjson.Splice(raw, mcp.Edit{Span: mcp.Span{Start: at, End: at}, With: with})
 }
 
 // add queues a notification if it was granted. One that waits already is not queued twice: it says that something

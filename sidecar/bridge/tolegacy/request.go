@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -44,17 +45,17 @@ func (s *Server) read(c *upstream.Call) (*order, *mcp.Error) {
 // readRetry finds what makes a request a retry (basic/patterns/mrtr).
 func (o *order) readRetry() *mcp.Error {
 	raw := o.m.Raw
-	state := find(raw, o.m.Params, "requestState")
-	o.responses = find(raw, o.m.Params, "inputResponses")
+	state := rawjson.Find(raw, o.m.Params, "requestState")
+	o.responses = rawjson.Find(raw, o.m.Params, "inputResponses")
 	switch {
-	case state.Present() && (!isString(state.Of(raw)) || state.End-state.Start == len(`""`)):
+	case state.Present() && (!rawjson.IsString(state.Of(raw)) || state.End-state.Start == len(`""`)):
 		return invalid("params.requestState is not a string that was given here")
-	case o.responses.Present() && !isObject(o.responses.Of(raw)):
+	case o.responses.Present() && !rawjson.IsObject(o.responses.Of(raw)):
 		return invalid("params.inputResponses is not an object")
 	case o.responses.Present() && !state.Present():
 		return invalid("params.inputResponses without the requestState that came with the questions: start the call again")
 	case state.Present():
-		o.state = string(decoded(state.Of(raw)))
+		o.state = string(rawjson.Decoded(state.Of(raw)))
 	}
 	return nil
 }
@@ -73,24 +74,24 @@ func mayAsk(method string) bool {
 func toLegacy(m *mcp.Message, id []byte) []byte {
 	edits := []mcp.Edit{{Span: m.ID, With: id}}
 	if m.Params.Present() {
-		params, _ := rewrite(make([]byte, 0, m.Params.End-m.Params.Start), m.Raw, m.Params, func(p member) ([]byte, bool) {
-			switch string(p.name) {
+		params, _ := rawjson.Rewrite(make([]byte, 0, m.Params.End-m.Params.Start), m.Raw, m.Params, func(p rawjson.Member) ([]byte, bool) {
+			switch string(p.Name) {
 			case "inputResponses", "requestState", "task":
 				return nil, false
 			case "_meta":
-				return legacyMeta(m, p.value, id)
+				return legacyMeta(m, p.Value, id)
 			}
 			return nil, true
 		})
 		edits = append(edits, mcp.Edit{Span: m.Params, With: params})
 	}
-	return splice(m.Raw, edits...)
+	return rawjson.Splice(m.Raw, edits...)
 }
 
 // legacyMeta drops a _meta of which nothing is left.
 func legacyMeta(m *mcp.Message, meta mcp.Span, id []byte) ([]byte, bool) {
-	return rewrite(nil, m.Raw, meta, func(k member) ([]byte, bool) {
-		switch string(k.name) {
+	return rawjson.Rewrite(nil, m.Raw, meta, func(k rawjson.Member) ([]byte, bool) {
+		switch string(k.Name) {
 		case mcp.MetaKeyVersion, mcp.MetaKeyClientInfo, mcp.MetaKeyClientCapabilities, mcp.MetaKeyLogLevel:
 			return nil, false
 		case mcp.MetaKeyProgressToken:
@@ -112,7 +113,7 @@ func digest(m *mcp.Message) []byte {
 	h.Write(m.Name)
 	h.Write([]byte{0})
 	if m.Arguments.Present() {
-		h.Write(canonical(m.Arguments.Of(m.Raw)))
+		h.Write(rawjson.Canonical(m.Arguments.Of(m.Raw)))
 	}
 	return h.Sum(nil)[:16]
 }

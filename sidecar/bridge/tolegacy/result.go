@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -38,21 +39,21 @@ func fromLegacy(m *mcp.Message, method string, id []byte) (body []byte, status i
 	}
 	if m.Error.Present() {
 		edit, status := errorEdit(m)
-		return splice(m.Raw, append(edits, edit...)...), status, true
+		return rawjson.Splice(m.Raw, append(edits, edit...)...), status, true
 	}
-	if !isObject(m.Result.Of(m.Raw)) {
+	if !rawjson.IsObject(m.Result.Of(m.Raw)) {
 		return nil, 0, false
 	}
 	edits = append(edits, resultEdit(m, method)...)
 	if method == mcp.MethodToolsList {
 		edits = append(edits, toolEdits(m)...)
 	}
-	return splice(m.Raw, edits...), http.StatusOK, true
+	return rawjson.Splice(m.Raw, edits...), http.StatusOK, true
 }
 
 // errorEdit replaces the codes that 2026-07-28 must not use.
 func errorEdit(m *mcp.Message) ([]mcp.Edit, int) {
-	span := find(m.Raw, m.Error, "code")
+	span := rawjson.Find(m.Raw, m.Error, "code")
 	code, with := errorCode(m), ""
 	switch code {
 	case mcp.CodeResourceNotFound:
@@ -68,7 +69,7 @@ func errorEdit(m *mcp.Message) ([]mcp.Edit, int) {
 
 // errorCode is the code of a response's error; 0 when it has none that can be read.
 func errorCode(m *mcp.Message) (code int) {
-	if json.Unmarshal(find(m.Raw, m.Error, "code").Of(m.Raw), &code) != nil {
+	if json.Unmarshal(rawjson.Find(m.Raw, m.Error, "code").Of(m.Raw), &code) != nil {
 		return 0
 	}
 	return code
@@ -92,11 +93,11 @@ func resultEdit(m *mcp.Message, method string) (edits []mcp.Edit) {
 		missing["ttlMs"], missing["cacheScope"] = `"ttlMs":0`, `"cacheScope":"private"`
 	}
 	empty := true
-	for r := range members(m.Raw, m.Result) {
-		if string(r.name) == "cacheScope" && missing["cacheScope"] != "" {
-			edits = append(edits, mcp.Edit{Span: r.value, With: []byte(`"private"`)})
+	for r := range rawjson.Members(m.Raw, m.Result) {
+		if string(r.Name) == "cacheScope" && missing["cacheScope"] != "" {
+			edits = append(edits, mcp.Edit{Span: r.Value, With: []byte(`"private"`)})
 		}
-		delete(missing, string(r.name))
+		delete(missing, string(r.Name))
 		empty = false
 	}
 	var with []byte
@@ -114,16 +115,16 @@ func resultEdit(m *mcp.Message, method string) (edits []mcp.Edit) {
 
 // toolEdits drop Tool.execution, which speaks of 2025-11-25's tasks.
 func toolEdits(m *mcp.Message) (edits []mcp.Edit) {
-	tools := find(m.Raw, m.Result, "tools")
-	if !isArray(tools.Of(m.Raw)) || !bytes.Contains(tools.Of(m.Raw), []byte("execution")) {
+	tools := rawjson.Find(m.Raw, m.Result, "tools")
+	if !rawjson.IsArray(tools.Of(m.Raw)) || !bytes.Contains(tools.Of(m.Raw), []byte("execution")) {
 		return nil
 	}
-	for tool := range elements(m.Raw, tools) {
-		if !find(m.Raw, tool, "execution").Present() {
+	for tool := range rawjson.Elements(m.Raw, tools) {
+		if !rawjson.Find(m.Raw, tool, "execution").Present() {
 			continue
 		}
-		without, _ := rewrite(nil, m.Raw, tool, func(t member) ([]byte, bool) {
-			return nil, string(t.name) != "execution"
+		without, _ := rawjson.Rewrite(nil, m.Raw, tool, func(t rawjson.Member) ([]byte, bool) {
+			return nil, string(t.Name) != "execution"
 		})
 		edits = append(edits, mcp.Edit{Span: tool, With: without})
 	}

@@ -28,6 +28,7 @@ import (
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/proto/resource"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/seal"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -107,7 +108,7 @@ func New(inner upstream.Server, o Options) *Server {
 	if o.Holder.ID == "" {
 		o.Holder.ID = rand.Text()
 	}
-	if !isObject(o.ClientInfo) || !json.Valid(o.ClientInfo) {
+	if !rawjson.IsObject(o.ClientInfo) || !json.Valid(o.ClientInfo) {
 		o.ClientInfo = []byte(`{"name":"outrigger","version":"0"}`)
 	}
 	if o.Upstream == nil {
