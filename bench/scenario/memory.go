@@ -63,7 +63,7 @@ type phase struct {
 func memoryPhases(short bool) []phase {
 	idle, calls, burst, rest := 10*time.Second, 30*time.Second, 5*time.Second, 150*time.Second
 	if short {
-		idle, calls, burst, rest = 5*time.Second, 6*time.Second, 2*time.Second, 6*time.Second
+		calls, burst, rest = 6*time.Second, 2*time.Second, 6*time.Second
 	}
 	return []phase{
 		{phaseIdle, nil, idle},
