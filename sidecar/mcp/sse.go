@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -294,6 +295,8 @@ func retryTime(value []byte) time.Duration {
 // with NUL, which no client would keep. The data line is there if there is data or an ID (a priming event has both
 // fields, the data empty).
 func AppendEvent(dst []byte, e Event) []byte {
+	const around = len("id: \nevent: \nretry: 1234567890\ndata: \n\n")
+	dst = slices.Grow(dst, len(e.ID)+len(e.Type)+len(e.Data)+around) // once, when dst is new
 	if e.HasID && !bytes.ContainsAny(e.ID, "\r\n\x00") {
 		dst = appendField(dst, "id", e.ID)
 	}

@@ -57,16 +57,16 @@ func (cl *client) send(ctx context.Context, r *request) (*exchange, error) {
 // transmit writes the encoded request to a connection. It is written again only when the connection had lain idle and
 // took not one byte of it: then the server cannot have seen it.
 func (cl *client) transmit(ctx context.Context, r *request, encoded []byte) (*exchange, error) {
+	start := time.Now()
 	for {
 		if ctx.Err() != nil {
 			return nil, cl.unreachable(ctx, ctx.Err())
 		}
-		now := time.Now()
-		c, used, err := cl.pool.get(ctx, now)
+		c, used, err := cl.pool.get(ctx, start)
 		if err != nil {
 			return nil, cl.unreachable(ctx, err)
 		}
-		x := cl.begin(ctx, c, r, now)
+		x := cl.begin(ctx, c, r, start)
 		n, err := c.send(encoded, r.body, used)
 		if err == nil {
 			return x, nil

@@ -100,7 +100,7 @@ func (s *Server) ask() (mcp.Eras, error) {
 // discover returns the status and the response of a server/discover, whatever they are.
 func (s *Server) discover(ctx context.Context) (int, []byte, error) {
 	r := request{
-		method: http.MethodPost, body: s.own.discover.Raw, deadline: time.Now().Add(s.timeouts.Handshake),
+		method: http.MethodPost, body: s.own.discover.Raw, timeout: s.timeouts.Handshake,
 	}
 	r.mirror(s.own.discover, nil)
 	x, err := s.client.send(ctx, &r)

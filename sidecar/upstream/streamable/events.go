@@ -48,10 +48,10 @@ type events struct {
 // event any more. A reader drops a buffer that is too large to keep.
 var eventReaders = sync.Pool{New: func() any { return mcp.NewEventReader(nil, maxEvent) }}
 
-func newEvents(x *exchange) *events {
-	reader := eventReaders.Get().(*mcp.EventReader)
-	reader.Reset(x)
-	return &events{x: x, reader: reader, id: x.id}
+// begin makes e, which is new, the events of x.
+func (e *events) begin(x *exchange) {
+	e.x, e.id, e.reader = x, x.id, eventReaders.Get().(*mcp.EventReader)
+	e.reader.Reset(x)
 }
 
 // Next implements upstream.EventStream.

@@ -18,12 +18,13 @@ import (
 // It owns its connection until it is finished: by the reader at the body's end, by Close, or by the end of ctx.
 // Reading is for one goroutine; Close may come from another.
 type exchange struct {
-	client *client
-	conn   *conn
-	ctx    context.Context
-	hooks  hooker      // ctx, if it takes x for a hook
-	stop   func() bool // takes x off any other ctx; nil when that never ends
-	done   atomic.Bool // finished: the connection is the pool's, or closed
+	client   *client
+	conn     *conn
+	ctx      context.Context
+	deadline time.Time
+	hooks    hooker      // ctx, if it takes x for a hook
+	stop     func() bool // takes x off any other ctx; nil when that never ends
+	done     atomic.Bool // finished: the connection is the pool's, or closed
 
 	canceller canceller // tells the server when ctx or the time ends; nil if closing the connection says it
 	id        []byte    // of the call, with a canceller or events; its own memory, for the Message may be gone by then
@@ -46,11 +47,11 @@ type hooker interface {
 	Unhook(lazyctx.Hook) bool
 }
 
-// begin makes c carry r: from here on r's deadline and the end of ctx end every wait.
-func (cl *client) begin(ctx context.Context, c *conn, r *request, now time.Time) *exchange {
-	x := &exchange{client: cl, conn: c, ctx: ctx, canceller: r.canceller}
+// begin makes c carry r, whose time began at start: from here on its deadline and the end of ctx end every wait.
+func (cl *client) begin(ctx context.Context, c *conn, r *request, start time.Time) *exchange {
+	x := &exchange{client: cl, conn: c, ctx: ctx, deadline: start.Add(r.timeout), canceller: r.canceller}
 	x.id = append(x.shortID[:0], r.id...)
-	c.limit(r.deadline, now)
+	c.limit(x.deadline, start)
 	if hooks, ok := ctx.(hooker); ok {
 		x.hooks = hooks
 		hooks.Hook(x)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -37,7 +36,7 @@ func (s *Server) handshake(
 ) (*incarnation, *upstream.Answer, error) {
 	x, err := s.client.send(ctx, &request{
 		method: http.MethodPost, body: initialize.Raw, relay: header, traceOnly: true,
-		deadline: time.Now().Add(s.timeouts.Handshake),
+		timeout: s.timeouts.Handshake,
 	})
 	if err != nil {
 		return nil, nil, err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -91,7 +90,7 @@ func (s *session) catchUp(ctx context.Context, in *incarnation) error {
 	if initialized != nil {
 		x, err := s.server.client.send(ctx, &request{
 			method: http.MethodPost, body: initialized, version: in.version, session: in.id,
-			deadline: time.Now().Add(s.server.timeouts.Handshake),
+			timeout: s.server.timeouts.Handshake,
 		})
 		if err != nil {
 			return err

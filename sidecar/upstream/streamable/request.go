@@ -29,9 +29,9 @@ type request struct {
 	mcpMethod   string      // Mcp-Method; empty for none
 	mcpName     string      // Mcp-Name, encoded where it must be; empty for none
 
-	deadline  time.Time // of the whole exchange
-	id        []byte    // the request's token in body; nil when there is no response to it
-	canceller canceller // told at the end of the context; nil closes the connection
+	timeout   time.Duration // of the whole exchange
+	id        []byte        // the request's token in body; nil when there is no response to it
+	canceller canceller     // told at the end of the context; nil closes the connection
 }
 
 // fixedHead is what all requests of one method begin with.
@@ -55,25 +55,25 @@ func fixedHead(method string, to *url.URL, o Options) string {
 func (r *request) appendHead(b []byte, fixed string) ([]byte, error) {
 	b = append(b, fixed...)
 	var err error
-	field := func(name, value string) {
-		if err == nil {
-			b, err = appendField(b, name, value)
-		}
-	}
 	for name, values := range r.relay {
 		if !isTrace(name) && (r.traceOnly || !isParam(name)) {
 			continue
 		}
 		for _, v := range values {
-			field(name, v)
+			if b, err = appendField(b, name, v); err != nil {
+				return b, err
+			}
 		}
 	}
 	for _, own := range [...]struct{ name, value string }{
 		{mcp.HeaderVersion, r.version}, {mcp.HeaderSessionID, r.session}, {mcp.HeaderLastEventID, r.lastEventID},
 		{mcp.HeaderMethod, r.mcpMethod}, {mcp.HeaderName, r.mcpName},
 	} {
-		if own.value != "" {
-			field(own.name, own.value)
+		if own.value == "" {
+			continue
+		}
+		if b, err = appendValue(b, own.name, own.value); err != nil {
+			return b, err
 		}
 	}
 	if r.method == http.MethodPost {
@@ -81,7 +81,7 @@ func (r *request) appendHead(b []byte, fixed string) ([]byte, error) {
 		b = strconv.AppendInt(b, int64(len(r.body)), 10)
 		b = append(b, "\r\n"...)
 	}
-	return append(b, "\r\n"...), err
+	return append(b, "\r\n"...), nil
 }
 
 // mirror sets the headers that repeat a stateless request's body. They are written anew, in the plain form wherever
@@ -90,14 +90,22 @@ func (r *request) appendHead(b []byte, fixed string) ([]byte, error) {
 func (r *request) mirror(m *mcp.Message, client http.Header) {
 	r.mcpMethod = m.Method
 	if r.version = mcp.Version20260728; string(m.MetaVersion) != r.version {
-		r.version = cmp.Or(string(m.MetaVersion), client.Get(mcp.HeaderVersion))
+		r.version = cmp.Or(string(m.MetaVersion), first(client, mcp.HeaderVersion))
 	}
 	if m.Name == nil {
 		return
 	}
-	if r.mcpName = client.Get(mcp.HeaderName); r.mcpName != string(m.Name) || !mcp.Mirrors(r.mcpName, m.Name) {
+	if r.mcpName = first(client, mcp.HeaderName); r.mcpName != string(m.Name) || !mcp.Mirrors(r.mcpName, m.Name) {
 		r.mcpName = mcp.EncodeHeaderValue(string(m.Name))
 	}
+}
+
+// first is http.Header's Get for a name in canonical form, at less cost.
+func first(h http.Header, name string) string {
+	if values := h[name]; len(values) > 0 {
+		return values[0]
+	}
+	return ""
 }
 
 // isParam reports whether a client's header repeats an argument for the server. Beside these only trace context travels
@@ -112,6 +120,11 @@ func appendField(b []byte, name, value string) ([]byte, error) {
 	if !isToken(name) {
 		return b, malformed("a header's name is not a token")
 	}
+	return appendValue(b, name, value)
+}
+
+// appendValue is appendField for a name that is known to be good.
+func appendValue(b []byte, name, value string) ([]byte, error) {
 	for i := range len(value) {
 		if c := value[i]; c < ' ' && c != '\t' || c == 0x7f {
 			return b, malformed("a control character in a header")

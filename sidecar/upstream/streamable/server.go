@@ -137,7 +137,7 @@ var notCredentials = []string{
 // Call sends one stateless request or notification.
 func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
 	r := request{
-		method: http.MethodPost, body: c.Message.Raw, relay: c.Header, deadline: time.Now().Add(s.timeouts.Call),
+		method: http.MethodPost, body: c.Message.Raw, relay: c.Header, timeout: s.timeouts.Call,
 		id: idOf(c.Message),
 	}
 	r.mirror(c.Message, c.Header)
@@ -163,8 +163,8 @@ func (s *Server) callEvents(x *exchange, m *mcp.Message) upstream.EventStream {
 	if m.Method == mcp.MethodListen {
 		x.conn.limitNow(time.Time{})
 	}
-	e := newEvents(x)
-	e.stateless = true
+	e := &events{stateless: true}
+	e.begin(x)
 	return e
 }
 

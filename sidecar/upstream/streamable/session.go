@@ -88,7 +88,7 @@ func (s *session) accept(ctx context.Context, in *incarnation, m *mcp.Message, x
 func (s *session) send(ctx context.Context, in *incarnation, c *upstream.Call) (*exchange, *errorAnswer, error) {
 	r := request{
 		method: http.MethodPost, body: c.Message.Raw, relay: c.Header, traceOnly: true,
-		version: in.version, session: in.id, deadline: time.Now().Add(s.server.timeouts.Call),
+		version: in.version, session: in.id, timeout: s.server.timeouts.Call,
 	}
 	if c.Message.Kind == mcp.Request {
 		r.id, r.canceller = idOf(c.Message), in
@@ -113,7 +113,7 @@ func (in *incarnation) cancel(id []byte) {
 	defer stop()
 	x, err := in.server.client.send(ctx, &request{
 		method: http.MethodPost, body: cancelledMessage(id), version: in.version, session: in.id,
-		deadline: time.Now().Add(cancelTime),
+		timeout: cancelTime,
 	})
 	if err != nil {
 		in.server.log.Debug("a cancellation was not taken", "error", err)
@@ -124,11 +124,13 @@ func (in *incarnation) cancel(id []byte) {
 
 // callEvents are a call's events, resumed when they break off.
 func (s *session) callEvents(ctx context.Context, in *incarnation, x *exchange) upstream.EventStream {
-	e := newEvents(x)
-	e.resumption = &resumption{
-		session: s, in: in, call: ctx, deadline: time.Now().Add(s.server.timeouts.Call),
-	}
-	return e
+	e := &struct { // one piece of memory
+		events
+		own resumption
+	}{own: resumption{session: s, in: in, call: ctx, deadline: x.deadline}}
+	e.begin(x)
+	e.resumption = &e.own
+	return &e.events
 }
 
 func (s *session) now() (*incarnation, error) {
@@ -185,7 +187,7 @@ func (s *session) end(ctx context.Context, in *incarnation) error {
 	}
 	x, err := s.server.client.send(ctx, &request{
 		method: http.MethodDelete, version: in.version, session: in.id,
-		deadline: time.Now().Add(s.server.timeouts.Handshake),
+		timeout: s.server.timeouts.Handshake,
 	})
 	if err != nil {
 		return err

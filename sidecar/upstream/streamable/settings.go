@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -127,7 +126,7 @@ func (s *session) set(ctx context.Context, in *incarnation, body []byte) error {
 	}
 	x, err := s.server.client.send(ctx, &request{
 		method: http.MethodPost, body: body, version: in.version, session: in.id,
-		deadline: time.Now().Add(s.server.timeouts.Handshake),
+		timeout: s.server.timeouts.Handshake,
 	})
 	if err != nil {
 		return err
