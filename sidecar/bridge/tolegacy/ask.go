@@ -16,11 +16,7 @@ func inputRequired(id []byte, questions []question, requestState string) []byte 
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = fmt.Appendf(b, `%q:{"method":%q`, q.key, q.method)
-		if q.params != nil {
-			b = append(append(b, `,"params":`...), q.params...)
-		}
-		b = append(b, '}')
+		b = fmt.Appendf(b, `%q:{"method":%q,"params":%s}`, q.key, q.method, q.params)
 	}
 	b = append(b, `},"requestState":`...)
 	return append(rawjson.AppendString(b, requestState), "}}"...)

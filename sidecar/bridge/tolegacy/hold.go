@@ -38,7 +38,7 @@ type question struct {
 	key    string // in inputRequests
 	id     []byte // the server's, as its token
 	method string
-	params []byte // as the client gets them; nil for none
+	params []byte // as the client gets them
 }
 
 // heldCalls are the calls of a Server that have asked, until they are over.
@@ -164,10 +164,11 @@ func missingCapability(lacking string) *mcp.Error {
 	}
 }
 
-// questionParams are params as they stand in inputRequests: without what belongs to the session's wire.
+// questionParams are params as they stand in inputRequests: without what belongs to the session's wire. A request without
+// any has an empty object, since clients of go-sdk 1.8 cannot do without.
 func questionParams(m *mcp.Message) []byte {
 	if !m.Params.Present() {
-		return nil
+		return []byte("{}")
 	}
 	params, _ := rawjson.Rewrite(nil, m.Raw, m.Params, func(p rawjson.Member) ([]byte, bool) {
 		switch string(p.Name) {
