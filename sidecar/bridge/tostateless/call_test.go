@@ -330,8 +330,8 @@ func TestACancelledCallEndsAtTheServerAtOnce(t *testing.T) {
 			go func() {
 				a, err := c.session.Call(testContext(t), requestCall(t, `"9"`, mcp.MethodToolsCall, `{"name":"x"}`))
 				if err == nil {
-					defer a.Close()
 					_, err = rest(a.Events)
+					a.Close()
 				}
 				failed <- err
 			}()

@@ -286,7 +286,13 @@ func (f *feed) reopen(l *listen, missed bool) (next *listen, again bool) {
 	if !f.counts(l) {
 		return nil, false
 	}
-	next, refused, err := f.open(f.ctx, f.subscribed())
+	uris := f.subscribed()
+	next, refused, err := f.open(f.ctx, uris)
+	if err == nil && refused != nil && len(uris) > 0 && errorCode(refused) == mcp.CodeInvalidParams {
+		// A resource is no more. What the client hears of the others is not worth the changed lists.
+		f.session.server.o.Log.Warn("the server took none of a client's subscriptions back", "subscriptions", len(uris))
+		next, refused, err = f.open(f.ctx, nil)
+	}
 	if err != nil || refused != nil && errorCode(refused) != mcp.CodeMethodNotFound {
 		f.session.server.o.Log.Debug("could not listen for changes", "error", err)
 		return nil, f.ctx.Err() == nil

@@ -98,6 +98,7 @@ func (f *fake) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, er
 	s := sent{&m, c.Header.Clone(), c.Principal, ctx}
 	f.mu.Lock()
 	f.got = append(f.got, s)
+	script := f.script
 	f.mu.Unlock()
 	if e := mcp.CheckStateless(c.Header, &m); e != nil {
 		return bodyAnswer(mcp.AppendError(nil, e.ID, e)), nil
@@ -108,7 +109,14 @@ func (f *fake) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, er
 		}
 		return s.result(everything), nil
 	}
-	return f.script(s)
+	return script(s)
+}
+
+// become changes the script.
+func (f *fake) become(script func(sent) (*upstream.Answer, error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.script = script
 }
 
 func (f *fake) Check(context.Context) error { return nil }

@@ -238,14 +238,12 @@ func (w *rewriting) untitled(list mcp.Span) []byte {
 }
 
 // rewriteElements is an array without the elements that f drops, and with those that f gives: nil leaves one as it is.
-// What is no array stays too.
+// It is nil when all of it stays, as what is no array does.
 func rewriteElements(raw []byte, array mcp.Span, f func(mcp.Span) (with []byte, keep bool)) []byte {
-	if !rawjson.IsArray(array.Of(raw)) {
-		return nil
-	}
-	b := append(make([]byte, 0, array.End-array.Start), '[')
-	for e := range rawjson.Elements(raw, array) {
+	b, changed := []byte{'['}, false
+	for e := range elementsOf(raw, array) {
 		with, keep := f(e)
+		changed = changed || !keep || with != nil
 		if !keep {
 			continue
 		}
@@ -256,6 +254,9 @@ func rewriteElements(raw []byte, array mcp.Span, f func(mcp.Span) (with []byte, 
 			with = e.Of(raw)
 		}
 		b = append(b, with...)
+	}
+	if !changed {
+		return nil
 	}
 	return append(b, ']')
 }
