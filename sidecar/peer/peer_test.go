@@ -191,7 +191,7 @@ func TestAFailureOfTheUpstreamsIsTheSameFarAway(t *testing.T) {
 			t.Errorf("%v came as %v", failure, err)
 		}
 	}
-	for _, failure = range []error{ErrNoUpstream, errors.New("secret")} {
+	for _, failure = range []error{upstream.ErrNotHere, errors.New("secret")} {
 		if _, err := c.Resume(t.Context(), h, &outriggerv1.ResumeRequest{}); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%v came as %v", failure, err)
 		}

@@ -29,12 +29,9 @@ const maxMessage = 64 << 20
 
 // Resumer goes on with calls that this sidecar holds.
 type Resumer interface {
-	// Resume is the holder's part of a retry. It fails with ErrNoUpstream when nothing of the upstream is here.
+	// Resume is the holder's part of a retry. It fails with upstream.ErrNotHere when nothing of the upstream is here.
 	Resume(ctx context.Context, r *outriggerv1.ResumeRequest) (*upstream.Answer, error)
 }
-
-// ErrNoUpstream is that this sidecar does not have the upstream that a state names.
-var ErrNoUpstream = errors.New("this sidecar does not have the upstream")
 
 // service is the PeerService.
 type service struct {
@@ -95,7 +92,7 @@ var kinds = map[upstream.Kind]codes.Code{
 func (s *service) failure(err error) error {
 	var up *upstream.Error
 	switch {
-	case errors.Is(err, ErrNoUpstream):
+	case errors.Is(err, upstream.ErrNotHere):
 		return status.Error(codes.NotFound, err.Error())
 	case errors.As(err, &up) && kinds[up.Kind] != 0:
 		return status.Error(kinds[up.Kind], up.Detail)

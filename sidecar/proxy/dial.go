@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,11 @@ import (
 	"strings"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/proto/resource"
+	"github.com/outrigger-mesh/outrigger/sidecar/bridge/tolegacy"
+	"github.com/outrigger-mesh/outrigger/sidecar/bridge/tostateless"
+	"github.com/outrigger-mesh/outrigger/sidecar/federate"
+	"github.com/outrigger-mesh/outrigger/sidecar/seal"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream/stdio"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream/streamable"
@@ -22,10 +28,60 @@ type Dialer struct {
 	Log            *slog.Logger
 	CredentialsDir string // where Credential.file is looked up; empty: nowhere
 	Version        string // the build's, for handshakes of the sidecar's own
+
+	Sealer *seal.Sealer    // of what clients are given to bring back; nil: each server has its own
+	Holder tolegacy.Holder // this sidecar, where it holds calls for others; zero: it is not found
+	Peers  tolegacy.Peers  // the others; nil: they are not asked
 }
 
-// Dial makes the server that u names, and reaches for nothing but its credential.
+// bridged is a server that clients of both wires can use.
+type bridged struct {
+	*tostateless.Server
+	calls *tolegacy.Server // those it holds
+}
+
+// Resume implements resumer.
+func (b bridged) Resume(ctx context.Context, message []byte, principal string) (*upstream.Answer, error) {
+	return b.calls.Resume(ctx, message, principal)
+}
+
+// Dial makes the server that u names, for clients of both wires unless the resource says otherwise, and reaches for
+// nothing but its credential.
 func (d Dialer) Dial(u *outriggerv1.Upstream) (upstream.Server, error) {
+	s, err := d.transport(u)
+	full := resource.WithDefaults(u)
+	if err != nil || !full.GetBridge().GetEnabled() {
+		return s, err
+	}
+	log := d.Log.With("upstream", u.GetName())
+	calls := tolegacy.New(s, tolegacy.Options{Log: log, Upstream: full, Sealer: d.Sealer, Holder: d.Holder, Peers: d.Peers})
+	return bridged{d.forLegacy(calls, full), calls}, nil
+}
+
+// forLegacy lets clients of the wire with sessions use a server of the other.
+func (d Dialer) forLegacy(s upstream.Server, full *outriggerv1.Upstream) *tostateless.Server {
+	return tostateless.New(s, tostateless.Options{
+		Log: d.Log.With("upstream", full.GetName()), Upstream: full.GetName(), Name: "outrigger", Version: d.Version,
+		MaxRounds:     int(full.GetBridge().GetMaxRounds()),
+		AnswerTimeout: full.GetBridge().GetHeldTimeout().AsDuration(),
+		Handshake:     full.GetTimeouts().GetHandshake().AsDuration(),
+	})
+}
+
+// Federate makes one server of several. It is Options.Federate's usual value.
+func (d Dialer) Federate(full *outriggerv1.Binding, members []federate.Member) upstream.Server {
+	sealer := d.Sealer
+	if sealer == nil {
+		sealer = seal.New()
+	}
+	s := federate.New(members, federate.Options{
+		Binding: full, Log: d.Log.With("binding", full.GetName()), Sealer: sealer, Name: "outrigger", Version: d.Version,
+	})
+	return d.forLegacy(s, resource.WithDefaults(&outriggerv1.Upstream{Name: full.GetName()}))
+}
+
+// transport makes the server as it is.
+func (d Dialer) transport(u *outriggerv1.Upstream) (upstream.Server, error) {
 	log := d.Log.With("upstream", u.GetName())
 	switch u.GetTransport().(type) {
 	case *outriggerv1.Upstream_Http:

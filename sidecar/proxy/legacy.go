@@ -116,7 +116,7 @@ func (x *exchange) initialize() error {
 	if err != nil {
 		return err
 	}
-	if x.ep.server.spec.GetEra() == outriggerv1.Era_ERA_STATELESS {
+	if !served.Has(mcp.Legacy) && x.ep.server.spec.GetEra() == outriggerv1.Era_ERA_STATELESS {
 		return x.noSessions()
 	}
 	if x.p.draining.Load() || x.ep.sessions.Reserve() != nil {

@@ -34,7 +34,7 @@ type server struct {
 	upstream.Server
 	name string
 	spec *outriggerv1.Upstream // nil for what is made of several
-	hash [sha256.Size]byte // of its resource
+	hash [sha256.Size]byte     // of its resource
 	// mirrors is nil for servers over HTTP.
 	mirrors *mirrors
 	complaints

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -320,21 +322,42 @@ func TestTheServersStatusIsTheClients(t *testing.T) {
 	}
 }
 
-func TestAMixedPairIsToldWhichWireThereIs(t *testing.T) {
+func TestAMixedPairIsToldWhichWireThereIsWhereNothingTranslates(t *testing.T) {
+	off := &outriggerv1.Bridge{Enabled: proto.Bool(false)}
 	spec := newPeer(mcp.Version20260728).serveHTTP(t, inEvents)
-	spec.Era = outriggerv1.Era_ERA_STATELESS
+	spec.Era, spec.Bridge = outriggerv1.Era_ERA_STATELESS, off
 	stateless := newRig(t, spec)
 	m := stateless.do("POST", nil, initialize).wantError(t, 200, -32602, "0")
 	if !strings.Contains(m.Error.Message, "2026-07-28") || !strings.Contains(string(m.Error.Data), `"supported":["2026-07-28"]`) {
 		t.Errorf("error %s %s, want the version there is", m.Error.Message, m.Error.Data)
 	}
-	legacy := newRig(t, newPeer().serveHTTP(t, nil))
+	spec = newPeer().serveHTTP(t, nil)
+	spec.Bridge = off
+	legacy := newRig(t, spec)
 	m = legacy.callModern(`"a"`, "echo", "{}").wantError(t, 400, -32022, `"a"`)
 	if want := `"supported":["2025-11-25","2025-06-18","2025-03-26"]`; !strings.Contains(string(m.Error.Data), want) {
 		t.Errorf("data %s, want %s", m.Error.Data, want)
 	}
 	discover := `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{` + meta + `}}`
 	legacy.do("POST", modern("server/discover", ""), discover).wantError(t, 400, -32022, "1")
+}
+
+func TestAMixedPairIsTranslated(t *testing.T) {
+	stateless := newRig(t, newPeer(mcp.Version20260728).serveHTTP(t, inEvents))
+	s := stateless.initializeAs(mcp.Version20251125)
+	p := stateless.do("POST", s, toolCall("7", "echo", `{"text":"9007199254740993"}`))
+	if m := p.rpc(t); string(m.ID) != "7" || !strings.Contains(string(m.Result), "9007199254740993") || strings.Contains(p.body, "resultType") {
+		t.Errorf("a session at a stateless server: %d %s", p.status, p.body)
+	}
+	legacy := newRig(t, newPeer().serveHTTP(t, nil))
+	p = legacy.callModern(`"a"`, "echo", `{"text":"x"}`)
+	if m := p.rpc(t); string(m.ID) != `"a"` || !strings.Contains(string(m.Result), `"resultType":"complete"`) {
+		t.Errorf("a stateless call at a server with sessions: %d %s", p.status, p.body)
+	}
+	discover := `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{` + meta + `}}`
+	if p = legacy.do("POST", modern("server/discover", ""), discover); !strings.Contains(p.body, `"supportedVersions":["2026-07-28"`) {
+		t.Errorf("discover at a server with sessions: %d %s", p.status, p.body)
+	}
 }
 
 func TestABatchIsEachOfItsMessages(t *testing.T) {

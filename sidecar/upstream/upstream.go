@@ -114,6 +114,9 @@ type EventStream interface {
 // ErrNoStream is Listen's answer for a server that offers no stream of its own (405 on GET).
 var ErrNoStream = errors.New("the server offers no stream outside of calls")
 
+// ErrNotHere is that a sidecar has no upstream of a name, or none that does what is asked.
+var ErrNotHere = errors.New("this sidecar does not have the upstream")
+
 // Kind is a failure as a caller can act on it.
 type Kind uint8
 
