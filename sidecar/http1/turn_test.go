@@ -52,6 +52,35 @@ func TestWhatComesWhileAHandlerRunsIsServed(t *testing.T) {
 	}
 }
 
+// TestCloseWaitsForNoHandler: it cuts connections whose handlers run, also those that wait for a client to read.
+func TestCloseWaitsForNoHandler(t *testing.T) {
+	runs, ended, release := make(chan struct{}, 2), make(chan struct{}, 2), make(chan struct{})
+	s, addr := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		runs <- struct{}{}
+		if r.URL.Path == "/writes" {
+			for chunk := make([]byte, 1<<20); ; {
+				if _, err := w.Write(chunk); err != nil {
+					break
+				}
+			}
+		} else {
+			<-release
+		}
+		ended <- struct{}{}
+	}), Options{})
+	silent, deaf := dial(t, addr), dial(t, addr)
+	send(t, silent, string(callBytes))
+	send(t, deaf, strings.Replace(string(callBytes), "/mcp", "/writes", 1))
+	within(t, patience, 2, runs, "the handlers run")
+	closed := make(chan struct{})
+	go func() { _ = s.Close(); close(closed) }()
+	within(t, time.Second, 1, closed, "Close returns")
+	within(t, time.Second, 1, ended, "the write fails")
+	closedWithin(t, silent, time.Second, "the other connection is cut")
+	close(release)
+	within(t, time.Second, 1, ended, "its handler is let go")
+}
+
 // TestAClientsEndIsSeenWhileItsConnectionWaits: the end may come with a request, or with one that is being served.
 func TestAClientsEndIsSeenWhileItsConnectionWaits(t *testing.T) {
 	s, addr := start(t, http.HandlerFunc(echo), Options{IdleTimeout: time.Hour})
