@@ -187,8 +187,9 @@ func TestMistakesInSpecs(t *testing.T) {
 		{upstreamDoc("{credential: {file: x, header: Mcp-Session-Id}}"), `Upstream/a: spec.credential.header: "Mcp-Session-Id" is not a header that a credential may set`},
 		{upstreamDoc("{credential: {file: x, header: 'a b'}}"), `Upstream/a: spec.credential.header: "a b" is not a header's name`},
 		// Meaning, bindings.
-		{bindingDoc("selector: {}"), `Binding/demo: spec.upstreams: 0 given, expected exactly one upstream`},
-		{bindingDoc("selector: {}, upstreams: [{name: a}, {name: b}]"), `Binding/demo: spec.upstreams: 2 given, expected exactly one upstream`},
+		{bindingDoc("selector: {}"), `Binding/demo: spec.upstreams: 0 given, expected 1 to 64`},
+		{bindingDoc("selector: {}, upstreams: [" + strings.Repeat("{name: a},", 64) + "{name: a}]"), `Binding/demo: spec.upstreams: 65 given, expected 1 to 64`},
+		{bindingDoc("selector: {}, upstreams: [{name: a}, {name: a}]"), `Binding/demo: spec.upstreams[1].name: "a" is already spec.upstreams[0]`},
 		{bindingDoc("upstreams: [{name: a}]"), `Binding/demo: spec.selector: required: which sidecars, {} for all of them`},
 		{bindingDoc("selector: {}, upstreams: [{name: b}]"), `Binding/demo: spec.upstreams[0].name: no Upstream is named "b", did you mean "a"?`},
 		{bindingDoc("path: mcp"), `Binding/demo: spec.path: "mcp", expected a path that begins with '/'`},

@@ -36,6 +36,7 @@ const (
 	maxIdleTimeout = 30 * 24 * time.Hour
 	minKeepAlive   = 10 * time.Millisecond
 	maxEndpoints   = 63
+	maxUpstreams   = 64 // of a binding
 )
 
 var (
@@ -224,7 +225,7 @@ func (v *validator) binding(b *outriggerv1.Binding) {
 	}
 	checkLabels("spec.selector.matchLabels", b.Selector.GetMatchLabels(), &v.errs)
 	v.path("spec.path", b.Path)
-	v.check(len(b.Upstreams) == 1, "spec.upstreams", "%d given, expected exactly one upstream", len(b.Upstreams))
+	v.check(len(b.Upstreams) > 0 && len(b.Upstreams) <= maxUpstreams, "spec.upstreams", "%d given, expected 1 to %d", len(b.Upstreams), maxUpstreams)
 	for i, u := range b.Upstreams {
 		v.name(fmt.Sprintf("spec.upstreams[%d].name", i), u.GetName())
 	}

@@ -31,6 +31,8 @@ type options struct {
 	tlsKey      string
 	tlsClientCA string
 	tlsOptional bool
+	peerListen  string
+	peerAddress string
 
 	credentialsDir string
 	drainTimeout   time.Duration
@@ -85,6 +87,8 @@ func (o *options) flags() *flag.FlagSet {
 	f.StringVar(&o.tlsKey, "tls-key", "", "PEM key of --tls-cert")
 	f.StringVar(&o.tlsClientCA, "tls-client-ca", "", "PEM authorities: require client certificates of theirs")
 	f.BoolVar(&o.tlsOptional, "tls-client-optional", false, "with --tls-client-ca: verify a client certificate that is given, and take clients without")
+	f.StringVar(&o.peerListen, "peer-listen", "", "serve the other sidecars of the control plane here, over mTLS, so that they find the calls held here; empty for nowhere")
+	f.StringVar(&o.peerAddress, "peer-address", "", "the `host:port` by which other sidecars reach --peer-listen, where it is another")
 	f.StringVar(&o.credentialsDir, "credentials-dir", "", "where the files that Upstreams' credentials name are")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 20*time.Second, "how long calls may go on after SIGTERM; closing what is behind them takes up to 7s more")
 	f.BoolVar(&o.accessLog, "access-log", true, "write one line per call to standard output")
@@ -107,6 +111,12 @@ func (o *options) check() error {
 		return errors.New("--tls-client-ca needs --tls-cert")
 	case o.tlsOptional && o.tlsClientCA == "":
 		return errors.New("--tls-client-optional needs --tls-client-ca")
+	case o.peerListen != "" && (len(o.controlPlanes) == 0 || o.plaintext):
+		return errors.New("--peer-listen needs the identity that a control plane gives over TLS")
+	case o.peerAddress != "" && o.peerListen == "":
+		return errors.New("--peer-address needs --peer-listen")
+	case o.peerListen != "" && o.peerAddress == "" && unspecified(o.peerListen):
+		return errors.New("--peer-listen names no host that others could dial: give --peer-address too")
 	case o.logFormat != "json" && o.logFormat != "text":
 		return fmt.Errorf("--log-format is json or text, not %q", o.logFormat)
 	case o.drainTimeout < 0:
@@ -120,6 +130,13 @@ func (o *options) check() error {
 		}
 	}
 	return resource.ValidLabels("--label", o.labels).Err()
+}
+
+// unspecified reports whether an address listens everywhere, and so says nothing of where it can be reached.
+func unspecified(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "" || ip != nil && ip.IsUnspecified())
 }
 
 // nodeIDPattern is what a control plane takes for a node id.

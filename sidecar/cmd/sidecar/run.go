@@ -41,12 +41,18 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 		access = telemetry.NewAccessLog(os.Stdout)
 		defer access.Close()
 	}
-	dialer := proxy.Dialer{Log: log, CredentialsDir: o.credentialsDir, Version: buildVersion()}
+	k, err := newKin(o, log)
+	if err != nil {
+		return err
+	}
+	dialer := proxy.Dialer{
+		Log: log, CredentialsDir: o.credentialsDir, Version: buildVersion(), Sealer: k.sealer, Holder: k.holder, Peers: k.peers(),
+	}
 	p := proxy.New(proxy.Options{
 		Log: log, Metrics: telemetry.NewMetrics(reg, buildVersion()), Access: access,
-		Dial: dialer.Dial, Outside: dialer.Outside,
+		Dial: dialer.Dial, Outside: dialer.Outside, Federate: dialer.Federate,
 	})
-	src, err := newSource(o, p, reg, log)
+	src, err := newSource(o, p, k, reg, log)
 	if err != nil {
 		return err
 	}
@@ -54,7 +60,7 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	s := &servers{o: o, log: log, proxy: p, mcp: mcpServer(p, tlsConfig, log), hangups: hangups}
+	s := &servers{o: o, log: log, proxy: p, kin: k, mcp: mcpServer(p, tlsConfig, log), hangups: hangups}
 	s.admin = adminServer(o, p, reg, src)
 	if err := s.listen(); err != nil {
 		return err
@@ -81,6 +87,7 @@ type servers struct {
 	o     *options
 	log   *slog.Logger
 	proxy *proxy.Proxy
+	kin   *kin
 	mcp   server
 	admin *http.Server // nil for none
 
@@ -105,7 +112,7 @@ func (s *servers) listen() (err error) {
 // serve runs the ports and the configuration's source until ctx ends or one of them fails. The source goes on while
 // calls finish.
 func (s *servers) serve(ctx context.Context, src source) error {
-	failed := make(chan error, 3)
+	failed := make(chan error, 4)
 	sourceCtx, stopSource := context.WithCancel(context.Background())
 	var wait sync.WaitGroup
 	start := func(f func() error) {
@@ -120,6 +127,7 @@ func (s *servers) serve(ctx context.Context, src source) error {
 		start(func() error { return s.admin.Serve(s.adminListener) })
 	}
 	start(func() error { return src.Run(sourceCtx) })
+	start(func() error { return s.kin.serve(sourceCtx, s.proxy) })
 	start(func() error { return s.hearHangups(sourceCtx, src) })
 	var err error
 	select {
@@ -150,6 +158,7 @@ func (s *servers) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	s.proxy.Close(ctx)
+	s.kin.close()
 	_ = s.mcpListener.Close() // it may be closed already
 	if s.admin != nil {
 		_ = s.admin.Close() // a scrape may be cut

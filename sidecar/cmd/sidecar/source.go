@@ -18,11 +18,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/proxy"
 )
 
-func newSource(o *options, p *proxy.Proxy, reg prometheus.Registerer, log *slog.Logger) (source, error) {
+func newSource(o *options, p *proxy.Proxy, k *kin, reg prometheus.Registerer, log *slog.Logger) (source, error) {
 	if o.configFile != "" {
 		return fileSource{config.NewFile(config.FileOptions{Path: o.configFile, Labels: o.labels, Target: p, Log: log, Reg: reg}), log}, nil
 	}
-	return newControlPlane(o, p, reg, log)
+	c, err := newControlPlane(o, p, reg, log)
+	if err == nil {
+		c.kin = k
+	}
+	return c, err
 }
 
 // fileSource is a configuration file that SIGHUP reads again.
@@ -50,6 +54,7 @@ type controlPlane struct {
 	refresh func() []config.Refusal
 	// rejoinAfter is how long after a refused join the next one begins.
 	rejoinAfter time.Duration
+	kin         *kin          // is told of the identity; nil: nobody is
 	joined      chan struct{} // closed when identity is set
 	ended       chan struct{} // closed when Run's context has ended
 
@@ -144,6 +149,7 @@ func (c *controlPlane) join(ctx context.Context) error {
 		id, err := c.openIdentity(ctx)
 		if err == nil {
 			c.identity = id
+			c.kin.joined(id)
 			close(c.joined)
 			return id.Run(ctx)
 		}
@@ -163,6 +169,6 @@ func (c *controlPlane) join(ctx context.Context) error {
 func (c *controlPlane) openIdentity(ctx context.Context) (*config.Identity, error) {
 	return config.OpenIdentity(ctx, config.IdentityOptions{
 		Addresses: c.o.controlPlanes, NodeID: c.o.nodeID, StateDir: c.o.stateDir, Log: c.log, Reg: c.reg,
-		Token: os.Getenv("OUTRIGGER_JOIN_TOKEN"), TokenFile: c.o.joinTokenFile,
+		Token: os.Getenv("OUTRIGGER_JOIN_TOKEN"), TokenFile: c.o.joinTokenFile, Sealing: c.kin.seal,
 	})
 }

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+
+	"google.golang.org/grpc/credentials"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/bridge/tolegacy"
+	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/peer"
+	"github.com/outrigger-mesh/outrigger/sidecar/seal"
+)
+
+// kin is what a sidecar has in common with the others of its control plane: the keys to seal with, and the way to those
+// that hold calls. Without an identity it has neither: its keys are its own, and it asks nobody.
+type kin struct {
+	holder   tolegacy.Holder
+	sealer   *seal.Sealer
+	client   *peer.Client
+	log      *slog.Logger
+	listener net.Listener // nil for none
+
+	identity *config.Identity // set before has is closed
+	has      chan struct{}
+}
+
+var errNoIdentity = errors.New("this sidecar has not joined a control plane yet")
+
+// newKin opens the port for other sidecars, if there is to be one. It is served once the sidecar has joined.
+func newKin(o *options, log *slog.Logger) (*kin, error) {
+	k := &kin{sealer: seal.New(), log: log, has: make(chan struct{})}
+	k.client = peer.NewClient(k.credentials)
+	if len(o.controlPlanes) == 0 || o.plaintext {
+		return k, nil
+	}
+	k.holder.ID = o.nodeID
+	if o.peerListen == "" {
+		return k, nil
+	}
+	var err error
+	if k.listener, err = net.Listen("tcp", o.peerListen); err != nil {
+		return nil, fmt.Errorf("--peer-listen: %w", err)
+	}
+	k.holder.Address = o.peerAddress
+	if k.holder.Address == "" {
+		k.holder.Address = k.listener.Addr().String()
+	}
+	return k, nil
+}
+
+// credentials are for a connection to the sidecar with a node id.
+func (k *kin) credentials(nodeID string) (credentials.TransportCredentials, error) {
+	select {
+	case <-k.has:
+		return credentials.NewTLS(k.identity.PeerClientTLS(nodeID)), nil
+	default:
+		return nil, errNoIdentity
+	}
+}
+
+// peers are the other sidecars; nil for one that shares nothing with others.
+func (k *kin) peers() tolegacy.Peers {
+	if k.holder.ID == "" {
+		return nil
+	}
+	return k.client
+}
+
+// seal takes over the keys that came with a certificate.
+func (k *kin) seal(r *outriggerv1.KeyRing) error {
+	if k == nil {
+		return nil
+	}
+	return k.sealer.Swap(r)
+}
+
+// joined takes over the identity. It is called once.
+func (k *kin) joined(id *config.Identity) {
+	if k != nil {
+		k.identity = id
+		close(k.has)
+	}
+}
+
+// serve answers other sidecars until ctx ends, once there is an identity to answer with.
+func (k *kin) serve(ctx context.Context, r peer.Resumer) error {
+	if k.listener == nil {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return k.listener.Close()
+	case <-k.has:
+	}
+	s := peer.NewServer(r, credentials.NewTLS(k.identity.PeerServerTLS()), k.log)
+	stop := context.AfterFunc(ctx, s.Stop)
+	defer stop()
+	return s.Serve(k.listener)
+}
+
+// close ends what was asked of others.
+func (k *kin) close() {
+	k.client.Close()
+	if k.listener != nil {
+		_ = k.listener.Close() // it may be closed already
+	}
+}
