@@ -42,11 +42,12 @@ type call struct {
 	reader  *reader // nil while nobody waits
 	round   int     // of the questions that are pending, or would come next; from 1
 	pending []question
-	asked   int    // questions so far, for their keys
-	heldAs  string // empty until the call was held
-	bytes   int    // that the call keeps in memory, as counted among the held calls
-	expiry  *time.Timer
-	outcome outcome // what a reader gets; nil until the server's stream has ended
+	asked   int         // questions so far, for their keys
+	heldAs  string      // empty until the call was held
+	bytes   int         // that the call keeps in memory, as counted among the held calls
+	expiry  *time.Timer // runs while the client is away
+	absence int         // how often the client was away, to tell a late expiry from one that counts
+	outcome outcome     // what a reader gets; nil until the server's stream has ended
 	over    bool
 }
 

@@ -116,7 +116,7 @@ func TestTwoHundredClientsGetTheirOwn(t *testing.T) {
 	}
 	s.held.mu.Unlock()
 	for _, k := range left {
-		k.expire(k.round) // as its time does
+		k.expire(k.absence) // as its time does
 	}
 	nothingInUse(t, s)
 	if s.held.bytes != 0 {

@@ -218,8 +218,9 @@ func (k *call) ask() {
 		return // the client has just left, which cancels the call
 	}
 	k.reader = nil
-	round := k.round
-	k.expiry = time.AfterFunc(k.server.settings.heldTimeout, func() { k.expire(round) })
+	k.absence++
+	absence := k.absence
+	k.expiry = time.AfterFunc(k.server.settings.heldTimeout, func() { k.expire(absence) })
 }
 
 // holdLocked puts the call among those that are held, if it may ask once more.
@@ -273,11 +274,11 @@ func (k *call) overLocked() {
 }
 
 // expire gives up a call whose client did not come back: its questions get no for an answer, and it is cancelled.
-func (k *call) expire(round int) {
+func (k *call) expire(absence int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.over || k.reader != nil || k.round != round {
-		return
+	if k.over || k.reader != nil || k.absence != absence {
+		return // the client has just come back
 	}
 	k.overLocked()
 	pending := k.pending

@@ -243,7 +243,7 @@ func (h *hub) message(ctx context.Context, data []byte) {
 		result := noSuchThing
 		if m.Method == mcp.MethodPing {
 			result = pong
-		} else if k := h.session.calls.only(); k != nil && isQuestion(m.Method) {
+		} else if k := h.session.calls.only(); k != nil && isQuestion(m.Method) && k.declared.lacks(&m) == "" {
 			k.questionAside(&m)
 			return
 		}

@@ -238,7 +238,7 @@ func TestListensAreBounded(t *testing.T) {
 }
 
 func TestAChangeSaidDuringACallReachesTheListen(t *testing.T) {
-	f, _ := streaming(t)
+	f, e := streaming(t)
 	asks, calls := asking(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 	f.call = asks.call
 	s := newBridge(t, f)
@@ -252,6 +252,12 @@ func TestAChangeSaidDuringACallReachesTheListen(t *testing.T) {
 	if r := <-done; len(r.before) != 0 {
 		t.Errorf("the call's stream had %q", r.before)
 	}
+	go func() { done <- ann.do(ann.tool("2", "t", "x", "")) }()
+	second := <-calls
+	e.feed <- `{"jsonrpc":"2.0","id":1,"method":"roots/list"}` // which nobody may be asked, and is perhaps not the call's
+	eventually(t, "the question is refused", func() bool { return f.count(`"id":1,"error":{"code":-32601`) == 1 })
+	second.result("done")
+	(<-done).want(t, 200, "done")
 	if bobs.events.Ready() {
 		t.Error("bob heard of what was said to ann")
 	}

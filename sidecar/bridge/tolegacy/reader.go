@@ -103,24 +103,12 @@ func (r *reader) giveUp(why error) {
 
 // answer waits for what decides the HTTP status: the response, or that something comes before it.
 func (r *reader) answer(ctx context.Context) (*upstream.Answer, error) {
+	if a, err, known := r.known(); known {
+		return a, err
+	}
 	timer := time.NewTimer(firstMessage)
 	defer timer.Stop()
 	for {
-		r.mu.Lock()
-		switch {
-		case r.done && len(r.queue) == 1 && r.err == nil:
-			defer r.mu.Unlock()
-			defer r.unwatch()
-			return bodyAnswer(r.status, r.queue[0]), nil
-		case r.done && len(r.queue) == 0:
-			defer r.mu.Unlock()
-			defer r.unwatch()
-			return nil, r.err
-		case len(r.queue) > 0:
-			r.mu.Unlock()
-			return r.events(), nil
-		}
-		r.mu.Unlock()
 		select {
 		case <-r.wake:
 		case <-timer.C:
@@ -128,7 +116,25 @@ func (r *reader) answer(ctx context.Context) (*upstream.Answer, error) {
 		case <-ctx.Done():
 			r.giveUp(r.server.gaveUp(ctx)) // as the watch does
 		}
+		if a, err, known := r.known(); known {
+			return a, err
+		}
 	}
+}
+
+// known is the answer, if what is here decides it.
+func (r *reader) known() (a *upstream.Answer, err error, known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.done && len(r.queue) == 1 && r.err == nil:
+		r.unwatch()
+		return bodyAnswer(r.status, r.queue[0]), nil, true
+	case r.done && len(r.queue) == 0:
+		r.unwatch()
+		return nil, r.err, true
+	}
+	return r.events(), nil, len(r.queue) > 0
 }
 
 func (r *reader) events() *upstream.Answer {

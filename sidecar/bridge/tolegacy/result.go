@@ -88,25 +88,33 @@ func cacheable(method string) bool {
 // resultEdit puts in what every result of 2026-07-28 has; what is there already stays. But nobody else may cache a
 // session's answer, which may be that session's own, whatever a server says that serves both wires with the same words.
 func resultEdit(m *mcp.Message, method string) (edits []mcp.Edit) {
-	missing := map[string]string{"resultType": `"resultType":"complete"`}
-	if cacheable(method) {
-		missing["ttlMs"], missing["cacheScope"] = `"ttlMs":0`, `"cacheScope":"private"`
-	}
-	empty := true
+	caches := cacheable(method)
+	hasType, hasTTL, hasScope, empty := false, !caches, !caches, true
 	for r := range rawjson.Members(m.Raw, m.Result) {
-		if string(r.Name) == "cacheScope" && missing["cacheScope"] != "" {
-			edits = append(edits, mcp.Edit{Span: r.Value, With: []byte(`"private"`)})
-		}
-		delete(missing, string(r.Name))
 		empty = false
-	}
-	var with []byte
-	for _, name := range [...]string{"resultType", "ttlMs", "cacheScope"} {
-		if text := missing[name]; text != "" {
-			with = append(append(with, text...), ',')
+		switch string(r.Name) {
+		case "resultType":
+			hasType = true
+		case "ttlMs":
+			hasTTL = true
+		case "cacheScope":
+			if caches { // each of them, should there be two
+				edits = append(edits, mcp.Edit{Span: r.Value, With: []byte(`"private"`)})
+			}
+			hasScope = true
 		}
 	}
-	if empty && with != nil {
+	with := make([]byte, 0, 64)
+	if !hasType {
+		with = append(with, `"resultType":"complete",`...)
+	}
+	if !hasTTL {
+		with = append(with, `"ttlMs":0,`...)
+	}
+	if !hasScope {
+		with = append(with, `"cacheScope":"private",`...)
+	}
+	if empty && len(with) > 0 {
 		with = with[:len(with)-1]
 	}
 	at := m.Result.Start + 1

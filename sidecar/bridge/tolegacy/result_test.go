@@ -58,6 +58,8 @@ func TestResponsesAreRewrittenAndNothingElse(t *testing.T) {
 			`{"jsonrpc":"2.0","id":"a","result":{"resultType":"complete","cacheScope":"private","contents":[],"ttlMs":5}}`, 200},
 		{mcp.MethodResourcesList, `{"jsonrpc":"2.0","id":17,"result":{"cacheScope":"public"}}`,
 			`{"jsonrpc":"2.0","id":"a","result":{"resultType":"complete","ttlMs":0,"cacheScope":"private"}}`, 200},
+		{mcp.MethodResourcesList, `{"jsonrpc":"2.0","id":17,"result":{"cacheScope":"public","cacheScope":{}}}`,
+			`{"jsonrpc":"2.0","id":"a","result":{"resultType":"complete","ttlMs":0,"cacheScope":"private","cacheScope":"private"}}`, 200},
 		{mcp.MethodToolsList, `{"jsonrpc":"2.0","id":17,"result":{"tools":[{"name":"a","execution":{"taskSupport":"optional"},"x":[1]},` +
 			` {"name":"execution","inputSchema":{"properties":{"execution":{}}}}, {"\u0065xecution":1}],"nextCursor":"c"}}`,
 			`{"jsonrpc":"2.0","id":"a","result":{"resultType":"complete","ttlMs":0,"cacheScope":"private","tools":[{"name":"a","x":[1]},` +
@@ -221,7 +223,8 @@ func BenchmarkCall(b *testing.B) {
 	asStream := func(ctx context.Context, _ *fakeSession, m *mcp.Message) (*upstream.Answer, error) {
 		return newScript(ctx, `{"jsonrpc":"2.0","id":`+string(m.ID.Of(m.Raw))+`,"result":{}}`).answer(), nil
 	}
-	for name, f := range map[string]*fake{"body": {}, "stream": {call: asStream}} {
+	aside, _ := streaming(b)
+	for name, f := range map[string]*fake{"body": {}, "stream": {call: asStream}, "body, and may ask aside": aside} {
 		s := newBridge(b, f)
 		c := newClient(b, s, "ann", `{"elicitation":{}}`)
 		call := c.tool("1", "t", "x", "")
