@@ -1,0 +1,88 @@
+package sse
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream/streamable"
+)
+
+// ownMessages are what the sidecar itself asks a server, for checks.
+type ownMessages struct {
+	initialize, initialized, ping *mcp.Message
+}
+
+// object is a JSON object that is written here.
+type object map[string]any
+
+func newOwnMessages(client streamable.ClientInfo) ownMessages {
+	return ownMessages{
+		initialize: newMessage(object{"id": "outrigger-initialize", "method": mcp.MethodInitialize, "params": object{
+			"protocolVersion": mcp.NewestLegacy,
+			"clientInfo":      client,
+			"capabilities":    object{},
+		}}),
+		initialized: newMessage(object{"method": mcp.NotificationInitialized}),
+		ping:        newMessage(object{"id": "outrigger-ping", "method": mcp.MethodPing}),
+	}
+}
+
+func newMessage(o object) *mcp.Message {
+	o["jsonrpc"] = "2.0"
+	raw, err := json.Marshal(o)
+	if err != nil {
+		panic(err) // strings and maps of them always have a form
+	}
+	m, err := mcp.Scan(raw, mcp.Limits{})
+	if err != nil {
+		panic(err) // newOwnMessages writes the messages of the specification
+	}
+	return &m
+}
+
+// cancelledMessage tells that nobody waits for the request with that id any more (2024-11-05, basic/utilities,
+// "Cancellation").
+func cancelledMessage(id []byte) []byte {
+	const reason = `,"reason":"the client cancelled it, or its time was over"}}`
+	b := append([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`), id...)
+	return append(b, reason...)
+}
+
+// pong is the response to a ping.
+func pong(id []byte) []byte {
+	b := append([]byte(`{"jsonrpc":"2.0","id":`), id...)
+	return append(b, `,"result":{}}`...)
+}
+
+// refusal is an answer of the sidecar's own to a request.
+func refusal(m *mcp.Message, text string) *upstream.Answer {
+	return whole(200, mcp.AppendError(nil, m.ID.Of(m.Raw), &mcp.Error{Code: mcp.CodeInvalidRequest, Message: text}))
+}
+
+// whole is an Answer that is already here.
+func whole(status int, body []byte) *upstream.Answer {
+	return &upstream.Answer{Status: status, Length: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body))}
+}
+
+// scanAnswer is mcp.Scan for what the server sent.
+func scanAnswer(data []byte) (mcp.Message, error) {
+	return mcp.Scan(data, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+}
+
+// keyOf is an id or a progress token, however its sender wrote it.
+func keyOf(token []byte) string { return string(rawjson.Canonical(token)) }
+
+// errorCode is the code of a response's error; 0 when it has none that can be read.
+func errorCode(m *mcp.Message) int {
+	var e struct {
+		Code int `json:"code"`
+	}
+	if json.Unmarshal(m.Error.Of(m.Raw), &e) != nil {
+		return 0
+	}
+	return e.Code
+}
