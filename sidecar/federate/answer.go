@@ -1,7 +1,6 @@
 package federate
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"io"
@@ -21,25 +20,27 @@ const cursorPurpose = "list-cursor"
 // list answers one page of a merged list.
 func (s *Server) list(ctx context.Context, c *upstream.Call, k kind) (*upstream.Answer, error) {
 	sc := scopeOf(c)
-	page, n := 0, (*snapshot)(nil)
+	n := s.fresh(k, sc)
+	if n == nil {
+		var err error
+		if n, err = s.snapshot(ctx, k, sc); err != nil {
+			return nil, err
+		}
+	}
+	page := 0
 	if c.Message.Cursor.Present() {
-		if page, n = s.openCursor(c, k, sc); n == nil {
+		if page, n = s.openCursor(c, k, sc, n); n == nil {
 			return invalidParams(c, "this cursor is not one of this list, or too old: list again from the beginning"), nil
 		}
-	} else {
-		n = s.snapshot(ctx, k, sc)
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
 	}
 	if err := s.refused(n); err != nil {
 		return nil, err
 	}
-	return s.answerPage(c, k, sc, n, page), nil
+	return s.answerPage(c, k, n, page), nil
 }
 
 // answerPage is a page of a snapshot as an answer. The page itself is not copied.
-func (s *Server) answerPage(c *upstream.Call, k kind, sc scope, n *snapshot, page int) *upstream.Answer {
+func (s *Server) answerPage(c *upstream.Call, k kind, n *snapshot, page int) *upstream.Answer {
 	head := append([]byte(`{"jsonrpc":"2.0","id":`), c.Message.ID.Of(c.Message.Raw)...)
 	head = append(head, `,"result":`...)
 	var tail []byte
@@ -58,10 +59,9 @@ func (s *Server) answerPage(c *upstream.Call, k kind, sc scope, n *snapshot, pag
 	return bodyOf(http.StatusOK, head, n.pages[page], tail)
 }
 
-// sealCursor is what leads to a page: for this caller, this list and this snapshot only.
+// sealCursor is what leads to a page: for this caller, this kind of list and this order of its entries only.
 func (s *Server) sealCursor(c *upstream.Call, k kind, n *snapshot, page int) string {
-	b := binary.AppendUvarint(binary.AppendUvarint(nil, n.id), uint64(page))
-	return s.o.Sealer.Seal(cursorPurpose, b, s.cursorAAD(c, k))
+	return s.o.Sealer.Seal(cursorPurpose, binary.AppendUvarint(n.id[:len(n.id):len(n.id)], uint64(page)), s.cursorAAD(c, k))
 }
 
 func (s *Server) cursorAAD(c *upstream.Call, k kind) []byte {
@@ -69,19 +69,23 @@ func (s *Server) cursorAAD(c *upstream.Call, k kind) []byte {
 	return append(aad, c.Principal...)
 }
 
-// openCursor finds the page that a client's cursor leads to; nil when it leads nowhere.
-func (s *Server) openCursor(c *upstream.Call, k kind, sc scope) (page int, n *snapshot) {
+// openCursor finds the page that a client's cursor leads to; nil when it leads nowhere. The list of now will do when it has
+// the same entries on the same pages, whichever sidecar of the fleet sealed the cursor.
+func (s *Server) openCursor(c *upstream.Call, k kind, sc scope, now *snapshot) (page int, n *snapshot) {
 	text, ok := rawjson.Text(c.Message.Cursor.Of(c.Message.Raw))
 	if !ok {
 		return 0, nil
 	}
 	b, err := s.o.Sealer.Open(cursorPurpose, text, s.cursorAAD(c, k))
-	if err != nil {
+	if err != nil || len(b) <= len(snapshotID{}) {
 		return 0, nil
 	}
-	id, used := binary.Uvarint(b)
-	at, _ := binary.Uvarint(b[max(0, used):])
-	if n = s.snapshots.numbered(k, sc, id); n == nil || at >= uint64(len(n.pages)) {
+	id := snapshotID(b)
+	at, used := binary.Uvarint(b[len(id):])
+	if n = now; n.id != id {
+		n = s.snapshots.identified(k, sc, id)
+	}
+	if used <= 0 || n == nil || at >= uint64(len(n.pages)) {
 		return 0, nil
 	}
 	return int(at), n
@@ -117,9 +121,5 @@ func rewritten(c *upstream.Call, edits ...mcp.Edit) (*upstream.Call, error) {
 
 // hasExtension reports whether a client declares an extension of capabilities.
 func hasExtension(c *upstream.Call, name string) bool {
-	declared := c.Message.ClientCapabilities
-	if !bytes.Contains(declared.Of(c.Message.Raw), []byte(name)) {
-		return false
-	}
-	return rawjson.Find(c.Message.Raw, declared, "extensions", name).Present()
+	return rawjson.Find(c.Message.Raw, c.Message.ClientCapabilities, "extensions", name).Present()
 }

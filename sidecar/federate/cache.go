@@ -10,21 +10,32 @@ import (
 )
 
 const (
-	// patience is how long a list that has run out is waited for before the last one stands in.
+	// patience is how long a fetch may take before callers do without it: with the last list, or where the member failed
+	// before, with none.
 	patience = 300 * time.Millisecond
-	// leastPause and mostPause are between attempts to get a list from a member that does not give one: callers without
-	// a last list to fall back on are then answered without it at once.
+	// leastPause and mostPause are between attempts to get a list from a member that does not give one: callers are then
+	// answered without it at once.
 	leastPause = time.Second
 	mostPause  = 30 * time.Second
-	// maxScopes is for how many scopes a member's lists are kept.
+	// maxScopes is for how many scopes a member's lists are kept, and maxCached how many bytes of them. The list that was
+	// fetched last is kept in any case.
 	maxScopes = 256
+	maxCached = 64 << 20
+	// maxTurns is how often a caller looks again because a list turned out to be for other callers than was thought.
+	maxTurns = 3
 )
 
 // cache holds one member's lists. It is safe for concurrent use.
+//
+// A list is thought to be for everybody, and is fetched once for all who ask, until the member says that one is private.
+// From then on each scope has its own: a member that says both, depending on who asks, would otherwise show one caller
+// what it meant for another.
 type cache struct {
-	mu     sync.Mutex // guards below
-	kept   map[cacheKey]*kept
-	public [numKinds]bool // whether the last list of a kind was for everybody
+	mu      sync.Mutex // guards below
+	kept    map[cacheKey]*kept
+	size    int            // bytes of all lists
+	private [numKinds]bool // the member said so; it stays so
+	apart   [numKinds]bool // the member refused a list to one who asked; others ask for themselves until it gives one to all
 }
 
 type cacheKey struct {
@@ -32,70 +43,114 @@ type cacheKey struct {
 	scope scope
 }
 
-// kept is a member's list for one scope, and what is under way to get the next.
+// kept is a member's list for one scope, and what is under way to get the next. Under a key for everybody there is a
+// public list only, under another one only what was fetched for it.
 type kept struct {
 	list     *list
 	until    time.Time // fresh
 	last     time.Time // until it may stand in
 	used     time.Time
-	flight   chan struct{} // closed when the fetch under way has ended; nil when there is none
-	fault    string        // why the last fetch failed, "" when it did not
-	failures int           // in a row
-	retry    time.Time     // not before, after a failure
-	dirty    bool          // it changed while it was being fetched
+	flight   *flight // nil when none is under way
+	fault    string  // why the last fetch failed, "" when it did not
+	failures int     // in a row
+	retry    time.Time
+}
+
+// flight is a fetch under way.
+type flight struct {
+	done  chan struct{} // closed when it has ended
+	began time.Time
+	dirty bool // the list changed since; guarded by the cache's lock
 }
 
 func newCache() cache { return cache{kept: make(map[cacheKey]*kept)} }
 
 // part is what a member contributes to a merged list.
 type part struct {
-	list  *list  // nil when it has none to give
-	fault string // why it is missing or old, "" when it is neither
-	until time.Time
+	list   *list  // nil when it has none to give
+	fault  string // why it is missing or old, "" when it is neither
+	until  time.Time
+	shared bool // it is the same for every caller
 }
 
-// expire makes the lists of a kind be fetched again. The last ones may stand in meanwhile.
-func (c *cache) expire(k kind) {
+// expire makes the lists of a kind be fetched again: all of them, or those for everybody and those of one scope. The last
+// ones may stand in meanwhile.
+func (c *cache) expire(k kind, all bool, sc scope) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key, e := range c.kept {
-		if key.kind == k {
-			e.until, e.retry, e.failures = time.Time{}, time.Time{}, 0
-			e.dirty = e.flight != nil
+		if key.kind != k || !all && !key.scope.everybody && key.scope != sc {
+			continue
+		}
+		e.until, e.retry, e.failures = time.Time{}, time.Time{}, 0
+		if e.flight != nil {
+			e.flight.dirty = true
 		}
 	}
+}
+
+// fresh is a member's list if it is at hand and need not be asked for.
+func (c *cache) fresh(k kind, sc scope) (part, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key, now := c.keyLocked(k, sc), time.Now()
+	e := c.kept[key]
+	if e == nil || e.list == nil || !now.Before(e.until) {
+		return part{}, false
+	}
+	e.used = now
+	return part{list: e.list, until: e.until, shared: key.scope.everybody}, true
 }
 
 // get is a member's list: the one at hand, or else the next, waited for within ctx. It never waits long where an older
 // list is at hand, nor where the member has just failed.
 func (s *Server) get(ctx context.Context, m *member, k kind, sc scope) part {
-	c := &m.lists
-	c.mu.Lock()
-	e := c.entryLocked(k, sc)
-	now := time.Now()
-	e.used = now
-	if e.list != nil && now.Before(e.until) {
-		defer c.mu.Unlock()
-		return part{list: e.list, until: e.until}
-	}
-	if e.flight == nil && !now.Before(e.retry) {
-		e.flight = make(chan struct{})
-		if !s.start(func() { s.refresh(m, k, sc, e) }) {
-			close(e.flight)
-			e.flight = nil
+	for range maxTurns {
+		p, key, f, wait := s.look(m, k, sc)
+		if f == nil {
+			return p
 		}
+		await(ctx, f.done, wait)
+		if m.lists.key(k, sc) == key {
+			break
+		} // else it was not for everybody, or now is
 	}
-	flight, wait := e.flight, s.timeout()
-	if e.list != nil && now.Before(e.last) {
-		wait = min(wait, patience)
-	}
-	c.mu.Unlock()
-	if flight != nil {
-		await(ctx, flight, wait)
-	}
-	return c.read(e)
+	return m.lists.read(k, sc)
 }
 
+// look is what there is of a list, and the fetch that is under way where it is worth waiting for.
+func (s *Server) look(m *member, k kind, sc scope) (part, cacheKey, *flight, time.Duration) {
+	c := &m.lists
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key, now := c.keyLocked(k, sc), time.Now()
+	e := c.kept[key]
+	if e == nil {
+		e = new(kept)
+		c.kept[key] = e
+	}
+	e.used = now
+	c.boundLocked(e)
+	if e.list != nil && now.Before(e.until) {
+		return c.partLocked(key, e, now), key, nil, 0
+	}
+	if e.flight == nil && !now.Before(e.retry) {
+		f := &flight{done: make(chan struct{}), began: now}
+		if s.start(func() { s.refresh(m, k, sc, e, f) }) {
+			e.flight = f
+		}
+	}
+	if e.flight == nil {
+		return c.partLocked(key, e, now), key, nil, 0
+	}
+	most := s.timeout()
+	if e.failures > 0 || e.list != nil && now.Before(e.last) {
+		most = min(most, patience)
+	}
+	return part{}, key, e.flight, e.flight.began.Add(most).Sub(now)
+}
+
+// await waits until done, for a time or for ctx.
 func await(ctx context.Context, done <-chan struct{}, most time.Duration) {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
@@ -107,107 +162,163 @@ func await(ctx context.Context, done <-chan struct{}, most time.Duration) {
 }
 
 // read is what there is of a list now.
-func (c *cache) read(e *kept) part {
+func (c *cache) read(k kind, sc scope) part {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := time.Now()
+	key := c.keyLocked(k, sc)
+	e := c.kept[key]
+	if e == nil {
+		e = new(kept)
+	}
+	return c.partLocked(key, e, time.Now())
+}
+
+func (c *cache) partLocked(key cacheKey, e *kept, now time.Time) part {
+	p := part{shared: key.scope.everybody, fault: e.fault, until: now.Add(patience)}
+	if p.fault == "" {
+		p.fault = upstream.TimedOut.Reason() // it takes its time
+	}
 	switch {
-	case e.list != nil && now.Before(e.until):
-		return part{list: e.list, until: e.until}
-	case e.list != nil && now.Before(e.last):
-		return part{list: e.list, fault: orSlow(e.fault), until: now.Add(patience)}
+	case e.list == nil || !now.Before(e.last):
+	case now.Before(e.until):
+		p.list, p.fault, p.until = e.list, "", e.until
+	default:
+		p.list = e.list
 	}
-	return part{fault: orSlow(e.fault), until: now.Add(patience)}
+	return p
 }
 
-// orSlow is a fault, or that the member takes its time.
-func orSlow(fault string) string {
-	if fault == "" {
-		return upstream.TimedOut.Reason()
+// keyLocked is where a scope's list is kept.
+func (c *cache) keyLocked(k kind, sc scope) cacheKey {
+	if !c.private[k] && !c.apart[k] {
+		sc = sc.forEverybody()
 	}
-	return fault
+	return cacheKey{k, sc}
 }
 
-// entryLocked is the place of a list, made if need be. What everybody may see is kept once.
-func (c *cache) entryLocked(k kind, sc scope) *kept {
-	if c.public[k] {
-		sc = sc.public()
-	}
-	key := cacheKey{k, sc}
-	if e := c.kept[key]; e != nil {
-		return e
-	}
-	if len(c.kept) >= maxScopes {
-		c.forgetLocked()
-	}
-	e := new(kept)
-	c.kept[key] = e
-	return e
+func (c *cache) key(k kind, sc scope) cacheKey {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.keyLocked(k, sc)
 }
 
-// forgetLocked drops what was unused for longest. A fetch under way ends all the same.
-func (c *cache) forgetLocked() {
-	var oldest cacheKey
-	var at time.Time
-	for key, e := range c.kept {
-		if at.IsZero() || e.used.Before(at) {
-			oldest, at = key, e.used
+// boundLocked drops what was unused for longest until the rest is within bounds, but not e. A fetch under way ends all
+// the same, and keeps what it brings.
+func (c *cache) boundLocked(e *kept) {
+	for len(c.kept) > 1 && (len(c.kept) > maxScopes || c.size > maxCached) {
+		var oldest cacheKey
+		var at time.Time
+		for key, other := range c.kept {
+			if other != e && (at.IsZero() || other.used.Before(at)) {
+				oldest, at = key, other.used
+			}
 		}
+		c.dropLocked(oldest)
 	}
-	delete(c.kept, oldest)
 }
 
-// refresh fetches a list and keeps it, or why it did not come.
-func (s *Server) refresh(m *member, k kind, sc scope, e *kept) {
+func (c *cache) dropLocked(key cacheKey) {
+	if e := c.kept[key]; e != nil && e.list != nil {
+		c.size -= e.list.size
+	}
+	delete(c.kept, key)
+}
+
+// refresh fetches a list and keeps it, or why it did not come. One that changed meanwhile is fetched once more.
+func (s *Server) refresh(m *member, k kind, sc scope, e *kept, f *flight) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.timeout())
 	defer cancel()
 	l, err := s.fetch(ctx, m, k, sc)
+	if err == nil && m.lists.wasDirty(f) {
+		l, err = s.fetch(ctx, m, k, sc)
+	}
+	s.settle(m, k, sc, e, f, l, err)
+	switch {
+	case s.ctx.Err() != nil:
+	case err != nil:
+		s.o.Log.Warn("an upstream did not give its list", "upstream", m.Name, "method", kinds[k].method, "error", err)
+	case l.cut != "":
+		s.o.Log.Warn("an upstream's list is not served whole", "upstream", m.Name, "method", kinds[k].method, "reason", l.cut, "entries", len(l.entries))
+	}
+}
+
+func (c *cache) wasDirty(f *flight) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	dirty := f.dirty
+	f.dirty = false
+	return dirty
+}
+
+// settle ends a flight with what it brought.
+func (s *Server) settle(m *member, k kind, sc scope, e *kept, f *flight, l *list, err error) {
 	c := &m.lists
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	defer close(e.flight)
+	defer close(f.done)
+	before := c.keyLocked(k, sc)
 	e.flight = nil
-	changed := e.dirty
-	e.dirty = false
 	now := time.Now()
 	if err != nil {
-		e.fault = reasonOf(err)
-		e.retry = now.Add(min(mostPause, leastPause<<min(e.failures, 10)))
-		e.failures++
-		s.o.Log.Warn("an upstream did not give its list", "upstream", m.Name, "method", kinds[k].method, "error", err)
+		c.failLocked(k, e, err, now)
+	} else {
+		c.sortLocked(k, l)
+		s.keepLocked(c, e, l, now, f.dirty)
+	}
+	key := c.keyLocked(k, sc)
+	c.moveLocked(key, e)
+	if key != before {
+		s.epoch.Add(1)
+	}
+}
+
+func (c *cache) failLocked(k kind, e *kept, err error, now time.Time) {
+	e.fault = reasonOf(err)
+	e.retry = now.Add(min(mostPause, leastPause<<min(e.failures, 10)))
+	e.failures++
+	if errors.Is(err, errAnswered) && e.list == nil {
+		c.apart[k] = true
+	}
+}
+
+// sortLocked learns from a list for whom lists of its kind are.
+func (c *cache) sortLocked(k kind, l *list) {
+	if l.public {
+		c.apart[k] = false
 		return
 	}
+	c.private[k] = true
+}
+
+// keepLocked makes a list the one at hand. One that has changed again already is due at once, but for a pause.
+func (s *Server) keepLocked(c *cache, e *kept, l *list, now time.Time, changed bool) {
 	lists := s.o.Binding.GetLists()
 	ttl := l.ttl
 	if ttl <= 0 {
 		ttl = lists.GetTtl().AsDuration()
 	}
+	if changed {
+		ttl = min(ttl, leastPause)
+	}
 	e.list, e.fault, e.failures = l, "", 0
 	e.until, e.last = now.Add(ttl), now.Add(ttl+lists.GetStale().AsDuration())
-	if changed {
-		e.until = now
-	}
-	if l.public != c.public[k] {
-		c.public[k] = l.public
-		c.shareLocked(k, sc, e)
-	}
-	if l.cut != "" {
-		s.o.Log.Warn("an upstream's list is not served whole", "upstream", m.Name, "method", kinds[k].method, "reason", l.cut, "entries", len(l.entries))
-	}
 }
 
-// shareLocked keeps a list where it is looked for now that it is for everybody, and drops the others when it is not.
-func (c *cache) shareLocked(k kind, sc scope, e *kept) {
-	if c.public[k] {
-		c.kept[cacheKey{k, sc.public()}] = e
-		return
-	}
-	for key, other := range c.kept {
-		if key.kind == k && other != e {
-			delete(c.kept, key)
+// moveLocked puts a list where it is looked for, and drops those of its kind that nobody can reach any more.
+func (c *cache) moveLocked(key cacheKey, e *kept) {
+	for at, other := range c.kept {
+		if other == e || at.kind == key.kind && at.scope.everybody != key.scope.everybody {
+			delete(c.kept, at)
 		}
 	}
-	c.kept[cacheKey{k, sc}] = e
+	c.kept[key] = e
+	c.size = 0
+	for _, other := range c.kept {
+		if other.list != nil {
+			c.size += other.list.size
+		}
+	}
+	c.boundLocked(e)
 }
 
 // start runs f in a goroutine of the federation's, unless it was closed.

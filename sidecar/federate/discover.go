@@ -22,6 +22,9 @@ const (
 	extensionApps  = "io.modelcontextprotocol/ui"
 )
 
+// unknown is what a member may have that does not say what it has. It may be back before its clients ask again.
+var unknown = []byte(`{"capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true}}}`)
+
 // discover answers server/discover with what the members can do together (server/discover).
 func (s *Server) discover(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
 	parts := s.gather(ctx, discovery, scopeOf(c))
@@ -35,9 +38,11 @@ func (s *Server) discover(ctx context.Context, c *upstream.Call) (*upstream.Answ
 			m.fault(s.members[i], p)
 		}
 		if p.list == nil || p.list.result == nil {
+			public = false
+			unite(all, unknown)
 			continue
 		}
-		public = public && p.list.public
+		public = public && p.shared && p.list.public
 		unite(all, p.list.result)
 		instruct(text, s.members[i].Name, p.list.result)
 	}
@@ -100,7 +105,7 @@ func unite(all map[string]any, result []byte) {
 	}
 	for _, name := range []string{extensionTasks, extensionApps} {
 		has := rawjson.Find(result, capabilities, "extensions", name)
-		if !has.Present() {
+		if !rawjson.IsObject(has.Of(result)) {
 			continue
 		}
 		extensions, _ := all["extensions"].(map[string]json.RawMessage)

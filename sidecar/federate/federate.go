@@ -29,12 +29,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
+// maxCapabilities is the longest declaration of a client's capabilities that is taken, in bytes: lists are kept by it.
+const maxCapabilities = 16 << 10
+
 // MetaPartialFailure is the key under which a merged answer says what it lacks: an array of {"upstream", "reason"}, with
 // "stale": true where the upstream's last list stands in.
 const MetaPartialFailure = "dev.outrigger/partialFailure"
 
-// MetaLeftOut is the key under which a merged list says which entries it has not, since another has their name or URI:
-// an array of {"upstream", "name"}, at most maxLeftOut of them.
+// MetaLeftOut is the key under which a merged list says which entries it has not, since another has their name or URI, or
+// since they have none: an array of {"upstream", "name"}, at most maxLeftOut of them.
 const MetaLeftOut = "dev.outrigger/leftOut"
 
 // Member is one of the servers.
@@ -67,11 +70,12 @@ type Server struct {
 	epoch     atomic.Uint64 // counts invalidations: a snapshot of an older one is looked at again
 	requests  atomic.Uint64 // ids of requests of its own
 	snapshots snapshots
-
-	watching sync.Once
+	merging   [numKinds]sync.Mutex // held while a merged list is made, and before snapshots' lock
+	watching  sync.Once
 
 	mu    sync.Mutex // guards below
-	found map[string]*member
+	found map[place]*member
+	feeds map[feedKey]*feed
 }
 
 // member is a Member with what is known of it.
@@ -82,7 +86,7 @@ type member struct {
 
 // New offers members, in the order in which they are declared. It reaches for nothing.
 func New(members []Member, o Options) *Server {
-	s := &Server{o: o, names: newNamer(o.Binding.GetNames()), found: make(map[string]*member)}
+	s := &Server{o: o, names: newNamer(o.Binding.GetNames()), found: make(map[place]*member), feeds: make(map[feedKey]*feed)}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.snapshots.init()
 	for _, m := range members {
@@ -99,18 +103,25 @@ func (s *Server) Open(context.Context, *upstream.Call) (upstream.Session, *upstr
 	return nil, nil, &upstream.Error{Kind: upstream.WrongEra, Upstream: s.o.Binding.GetName(), Detail: "a federation has no sessions"}
 }
 
-// Check implements upstream.Server: it is ready while a member is. A member that is not does not take the others out.
+// Check implements upstream.Server: it is ready as soon as a member is. One that is not does not take the others out, and
+// is not waited for.
 func (s *Server) Check(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	failed := make([]error, len(s.members))
+	var ready atomic.Bool
 	var wait sync.WaitGroup
 	for i, m := range s.members {
-		wait.Go(func() { failed[i] = m.Server.Check(ctx) })
+		wait.Go(func() {
+			if failed[i] = m.Server.Check(ctx); failed[i] == nil {
+				ready.Store(true)
+				cancel()
+			}
+		})
 	}
 	wait.Wait()
-	for _, err := range failed {
-		if err == nil {
-			return nil
-		}
+	if ready.Load() {
+		return nil
 	}
 	return errors.Join(failed...)
 }
@@ -135,6 +146,9 @@ func (s *Server) Close(ctx context.Context) error {
 func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
 	if c.Message.Kind != mcp.Request {
 		return &upstream.Answer{Status: http.StatusAccepted}, nil // the wire has no notification that a server needs
+	}
+	if n := c.Message.ClientCapabilities; n.End-n.Start > maxCapabilities {
+		return invalidParams(c, "the client's capabilities are too long"), nil
 	}
 	switch c.Message.Method {
 	case mcp.MethodDiscover:
@@ -163,10 +177,14 @@ func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 	return refuse(c, http.StatusNotFound, mcp.CodeMethodNotFound, "this endpoint offers several servers, and none of their methods of this name"), nil
 }
 
-// invalidate makes every snapshot be looked at again: a member's lists of a kind have changed.
-func (s *Server) invalidate(m *member, kinds ...kind) {
+// invalidate makes what is known of a member's lists of some kinds be looked at again: of all callers, or of one scope and
+// of what everybody has.
+func (s *Server) invalidate(m *member, all bool, sc scope, kinds ...kind) {
 	for _, k := range kinds {
-		m.lists.expire(k)
+		m.lists.expire(k, all, sc)
+		if k == resources {
+			s.forgetFound()
+		}
 	}
 	s.epoch.Add(1)
 }

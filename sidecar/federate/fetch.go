@@ -1,6 +1,7 @@
 package federate
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
@@ -17,7 +19,7 @@ import (
 
 const (
 	maxPage = 16 << 20 // bytes of one page of a member's list
-	maxList = 64 << 20 // bytes of all of them
+	maxList = 16 << 20 // bytes after which no further page is asked for
 )
 
 // kind is a kind of list, or what server/discover says.
@@ -48,32 +50,38 @@ type list struct {
 	ttl     time.Duration   // as the member has it, 0 when it has none
 	public  bool
 	cut     string // why it is not whole, "" when it is
+	size    int    // bytes
 }
 
 // entry is a tool, a prompt, a resource or a template as the member has it.
 type entry struct {
 	raw  []byte
-	key  string   // name or URI
+	key  string   // name or URI; "" for one that cannot be told from others
 	span mcp.Span // of its token in raw
+	page string   // of a tool, the resource that shows it (MCP Apps)
 }
 
 // scope is for whom a list is. Lists of one scope are not shown in another.
 type scope struct {
+	everybody bool // with any principal
 	principal string
 	// capabilities as the client declares them: a server may list only what a client can use.
 	capabilities string
 }
 
 func scopeOf(c *upstream.Call) scope {
-	return scope{principal: c.Principal, capabilities: string(c.Message.ClientCapabilities.Of(c.Message.Raw))}
+	sc := scope{principal: c.Principal, capabilities: "{}"}
+	if declared := c.Message.ClientCapabilities.Of(c.Message.Raw); len(declared) > 2 {
+		sc.capabilities = string(declared)
+	}
+	return sc
 }
 
-// public is the scope of what everybody may see.
-func (s scope) public() scope { return scope{capabilities: s.capabilities} }
+func (s scope) forEverybody() scope { return scope{everybody: true, capabilities: s.capabilities} }
 
 // fetch asks a member for a whole list.
 func (s *Server) fetch(ctx context.Context, m *member, k kind, sc scope) (*list, error) {
-	l, cursor, size := &list{public: true, ttl: -1}, "", 0
+	l, cursor := &list{public: true, ttl: -1}, ""
 	seen := make(map[string]bool)
 	for pages := uint32(0); ; pages++ {
 		if pages == s.o.Binding.GetLists().GetMaxPages() {
@@ -81,24 +89,25 @@ func (s *Server) fetch(ctx context.Context, m *member, k kind, sc scope) (*list,
 			return l, nil
 		}
 		raw, result, err := s.ask(ctx, m, k, sc, cursor)
-		if err != nil || !result.Present() {
-			return l, err
+		if err != nil {
+			return nil, err
 		}
-		if k == discovery {
-			l.result = result.Of(raw)
+		if raw == nil && pages == 0 {
+			return l, nil // it has nothing of the kind
 		}
-		l.add(raw, result, k)
+		if !l.add(raw, result, k) {
+			return nil, &upstream.Error{Kind: upstream.BadAnswer, Upstream: m.Name, Detail: "answered " + kinds[k].method + " with what is no such list"}
+		}
 		next := rawjson.Find(raw, result, "nextCursor")
-		if !rawjson.IsString(next.Of(raw)) {
+		if k == discovery || !rawjson.IsString(next.Of(raw)) {
 			return l, nil
 		}
-		size += len(raw)
 		cursor = string(next.Of(raw))
 		switch {
 		case seen[cursor]:
 			l.cut = "cursor_repeated"
 			return l, nil
-		case size > maxList:
+		case l.size > maxList:
 			l.cut = "too_long"
 			return l, nil
 		}
@@ -106,17 +115,22 @@ func (s *Server) fetch(ctx context.Context, m *member, k kind, sc scope) (*list,
 	}
 }
 
-// add takes a page's entries and what it says of caching: the shortest time and the narrowest scope of all pages count.
-func (l *list) add(raw []byte, result mcp.Span, k kind) {
-	if a := rawjson.Find(raw, result, kinds[k].field); rawjson.IsArray(a.Of(raw)) {
-		for span := range rawjson.Elements(raw, a) {
-			e := span.Of(raw)
-			at := rawjson.Find(e, rawjson.Whole(e), kinds[k].key)
-			if key, ok := rawjson.Text(at.Of(e)); ok {
-				l.entries = append(l.entries, entry{raw: e, key: key, span: at})
-			}
-		}
+// add takes a page's entries and what it says of caching: the shortest time and the narrowest scope of all pages count. It
+// reports false for what is not a page of the kind.
+func (l *list) add(raw []byte, result mcp.Span, k kind) bool {
+	if !rawjson.IsObject(result.Of(raw)) || !complete(raw, result) {
+		return false
 	}
+	if k == discovery {
+		l.result = result.Of(raw)
+	} else if a := rawjson.Find(raw, result, kinds[k].field); rawjson.IsArray(a.Of(raw)) {
+		for span := range rawjson.Elements(raw, a) {
+			l.entries = append(l.entries, newEntry(span.Of(raw), k))
+		}
+	} else if string(a.Of(raw)) != "null" { // as some write an empty one
+		return false
+	}
+	l.size += len(raw)
 	ttl, err := strconv.ParseInt(string(rawjson.Find(raw, result, "ttlMs").Of(raw)), 10, 64)
 	if err != nil || ttl < 0 {
 		ttl = 0
@@ -125,9 +139,52 @@ func (l *list) add(raw []byte, result mcp.Span, k kind) {
 		l.ttl = t
 	}
 	l.public = l.public && string(rawjson.Find(raw, result, "cacheScope").Of(raw)) == `"public"`
+	return true
 }
 
-// ask makes one request. A member that does not know the method has nothing of the kind: then result is absent.
+// complete reports whether a result is one of the usual kind.
+func complete(raw []byte, result mcp.Span) bool {
+	kind, ok := rawjson.Text(rawjson.Find(raw, result, "resultType").Of(raw))
+	return !ok || kind == "complete"
+}
+
+// newEntry looks for what tells an entry from others. One that has it twice, or in another case, is known by nothing:
+// readers would differ on which it is, and a rewritten name would stand beside one that is not.
+func newEntry(raw []byte, k kind) entry {
+	e := entry{raw: raw}
+	if !rawjson.IsObject(raw) {
+		return e
+	}
+	for m := range rawjson.Members(raw, rawjson.Whole(raw)) {
+		if !strings.EqualFold(string(m.Name), kinds[k].key) {
+			continue
+		}
+		text, ok := rawjson.Text(m.Value.Of(raw))
+		if !ok || e.span.Present() || string(m.Name) != kinds[k].key {
+			return entry{raw: raw}
+		}
+		e.key, e.span = text, m.Value
+	}
+	if k == tools && bytes.Contains(raw, []byte("resourceUri")) {
+		e.page = pageOf(raw)
+	}
+	return e
+}
+
+// pageOf is the resource that shows a tool, in the form of today or in the older one (MCP Apps).
+func pageOf(raw []byte) string {
+	for _, path := range [][]string{{"_meta", "ui", "resourceUri"}, {"_meta", "ui/resourceUri"}} {
+		if uri, ok := rawjson.Text(rawjson.Find(raw, rawjson.Whole(raw), path...).Of(raw)); ok {
+			return uri
+		}
+	}
+	return ""
+}
+
+// errAnswered is a failure that is an answer: to this caller, of a member that works.
+var errAnswered = errors.New("it answered with an error")
+
+// ask makes one request. A member that does not know the method has nothing of the kind: then all results are zero.
 func (s *Server) ask(ctx context.Context, m *member, k kind, sc scope, cursor string) (raw []byte, result mcp.Span, err error) {
 	msg, err := mcp.Scan(s.request(kinds[k].method, cursor, sc), mcp.Limits{MaxDepth: mcp.AnswerDepth})
 	if err != nil {
@@ -145,10 +202,13 @@ func (s *Server) ask(ctx context.Context, m *member, k kind, sc scope, cursor st
 		return answer.Raw, answer.Result, nil
 	}
 	code := string(rawjson.Find(answer.Raw, answer.Error, "code").Of(answer.Raw))
-	if code == strconv.Itoa(mcp.CodeMethodNotFound) {
+	if code == strconv.Itoa(mcp.CodeMethodNotFound) && cursor == "" {
 		return nil, mcp.Span{}, nil
 	}
-	return nil, mcp.Span{}, &upstream.Error{Kind: upstream.BadAnswer, Upstream: m.Name, Detail: fmt.Sprintf("answered %s with error %s", kinds[k].method, code)}
+	return nil, mcp.Span{}, &upstream.Error{
+		Kind: upstream.BadAnswer, Upstream: m.Name, Cause: errAnswered,
+		Detail: fmt.Sprintf("answered %s with error %.20s", kinds[k].method, code),
+	}
 }
 
 // request is a request of the federation's own, with the client's capabilities. The cursor is a token, "" for none.
@@ -162,14 +222,10 @@ func (s *Server) request(method, cursor string, sc scope) []byte {
 
 // appendMeta appends the _meta member that every request has.
 func (s *Server) appendMeta(b []byte, sc scope) []byte {
-	capabilities := sc.capabilities
-	if capabilities == "" {
-		capabilities = "{}"
-	}
 	b = append(b, `"_meta":{"`+mcp.MetaKeyVersion+`":"`+mcp.Version20260728+`","`+mcp.MetaKeyClientInfo+`":{"name":`...)
 	b = append(rawjson.AppendString(b, s.o.Name), `,"version":`...)
 	b = append(rawjson.AppendString(b, s.o.Version), `},"`+mcp.MetaKeyClientCapabilities+`":`...)
-	return append(append(b, capabilities...), '}')
+	return append(append(b, sc.capabilities...), '}')
 }
 
 var errNoAnswer = errors.New("its answer broke off")
@@ -186,7 +242,11 @@ func readAnswer(a *upstream.Answer, limit int64) (mcp.Message, error) {
 		case int64(len(body)) > limit:
 			return mcp.Message{}, fmt.Errorf("an answer of more than %d bytes", limit)
 		}
-		return mcp.Scan(body, limits)
+		m, err := mcp.Scan(body, limits)
+		if err == nil && m.Kind != mcp.Response {
+			err = errNoAnswer
+		}
+		return m, err
 	}
 	if a.Events == nil {
 		return mcp.Message{}, errNoAnswer

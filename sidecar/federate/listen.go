@@ -1,11 +1,12 @@
 package federate
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
+	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,407 +20,311 @@ const (
 	acknowledgeWithin = 3 * time.Second
 	// maxUnsent is how many notifications wait for a slow client before its members' streams are read no further.
 	maxUnsent = 64
-	// leastRedial and mostRedial are between attempts to listen again at a member whose stream ended.
-	leastRedial = 500 * time.Millisecond
-	mostRedial  = 30 * time.Second
 )
 
-// The filter's members, with the notifications that they ask for and the kinds of list that those change.
-var filters = []struct {
-	name, notification string
-	kinds              []kind
-}{
-	{"toolsListChanged", mcp.NotificationToolsChanged, []kind{tools}},
-	{"promptsListChanged", mcp.NotificationPromptsChanged, []kind{prompts}},
-	{"resourcesListChanged", mcp.NotificationResourcesChanged, []kind{resources, templates}},
-}
-
-// filter is what a listen asks for, or is granted.
-type filter struct {
-	lists []bool // by index in filters
-	uris  []string
-	tasks []string
-}
-
-// readFilter reads params.notifications, or what an acknowledgement grants.
-func readFilter(raw []byte, params mcp.Span) filter {
-	f, at := filter{lists: make([]bool, len(filters))}, rawjson.Find(raw, params, "notifications")
-	for i := range filters {
-		f.lists[i] = string(rawjson.Find(raw, at, filters[i].name).Of(raw)) == "true"
-	}
-	f.uris, f.tasks = texts(raw, rawjson.Find(raw, at, "resourceSubscriptions")), texts(raw, rawjson.Find(raw, at, "taskIds"))
-	return f
-}
-
-// texts are the strings of an array.
-func texts(raw []byte, array mcp.Span) (out []string) {
-	if !rawjson.IsArray(array.Of(raw)) {
-		return nil
-	}
-	for e := range rawjson.Elements(raw, array) {
-		if text, ok := rawjson.Text(e.Of(raw)); ok {
-			out = append(out, text)
-		}
-	}
-	return out
-}
-
-// append appends the filter as an object.
-func (f filter) append(b []byte) []byte {
-	b = append(b, '{')
-	comma := func() {
-		if b[len(b)-1] != '{' {
-			b = append(b, ',')
-		}
-	}
-	for i, yes := range f.lists {
-		if yes {
-			comma()
-			b = append(b, `"`+filters[i].name+`":true`...)
-		}
-	}
-	for _, part := range []struct {
-		name string
-		of   []string
-	}{{"resourceSubscriptions", f.uris}, {"taskIds", f.tasks}} {
-		if len(part.of) == 0 {
-			continue
-		}
-		comma()
-		b = append(b, `"`+part.name+`":[`...)
-		for i, text := range part.of {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = rawjson.AppendString(b, text)
-		}
-		b = append(b, ']')
-	}
-	return append(b, '}')
-}
-
-func (f filter) empty() bool {
-	for _, yes := range f.lists {
-		if yes {
-			return false
-		}
-	}
-	return len(f.uris) == 0 && len(f.tasks) == 0
-}
-
-// listen answers subscriptions/listen with one stream of what the members' streams bring (basic/patterns/subscriptions).
-// What is granted is what any member granted in time; a member that comes later, or comes back, is let in for that.
-func (s *Server) listen(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
-	l := &listening{
-		s: s, id: append([]byte(nil), c.Message.ID.Of(c.Message.Raw)...), principal: c.Principal, scope: scopeOf(c),
-		out: make(chan []byte, maxUnsent), granted: filter{lists: make([]bool, len(filters))},
-	}
-	l.ctx, l.stop = context.WithCancel(ctx)
-	context.AfterFunc(s.ctx, l.stop)
-	asked := readFilter(c.Message.Raw, c.Message.Params)
-	var first sync.WaitGroup
-	for m, part := range l.share(ctx, c, asked) {
-		first.Add(1)
-		once := sync.OnceFunc(first.Done)
-		if !s.start(func() { l.follow(m, part, once) }) {
-			once()
-		}
-	}
-	answered := make(chan struct{})
-	s.start(func() {
-		first.Wait()
-		close(answered)
-	})
-	await(l.ctx, answered, acknowledgeWithin)
-	l.acknowledge(asked)
-	return &upstream.Answer{Status: 200, Length: -1, Events: l}, nil
-}
-
-// listening is one open listen: the stream that its client reads, fed by a goroutine for each member.
+// listening is one open listen: the stream that its client reads. That lists have changed comes from feeds, which many
+// listens share; what concerns single resources and tasks from streams of its own, at the members that have them.
 type listening struct {
 	// Set by listen, never changed.
-	s         *Server
-	id        []byte // the client's request id, which tags every message
-	principal string
-	scope     scope
-	ctx       context.Context // done when the client has left, or the federation closes
-	stop      context.CancelFunc
-	out       chan []byte
+	s       *Server
+	id      []byte // the client's request id, which tags every message
+	scope   scope
+	asked   filter
+	ctx     context.Context // done when the client has left, or the federation closes
+	stop    context.CancelFunc
+	detach  func() bool // from the federation's context
+	feeds   []*feed
+	own     []*subscription
+	out     chan []byte
+	wake    chan struct{} // capacity 1: there is something in what mu guards
+	closing sync.Once
 
-	mu      sync.Mutex // guards below
+	mu      sync.Mutex // guards below; taken under a feed's
 	granted filter
-	open    bool // acknowledged: what is granted from now on can not widen
+	first   []byte // the acknowledgement, until it was taken
+	open    bool   // it was made: what is granted can not widen
+	pending []bool // lists that have changed, by index in filters
+	ended   bool   // the orderly end was taken
 }
 
-// share gives each member its part of a filter: all kinds of lists, the resources that it may have, its own tasks.
-func (l *listening) share(ctx context.Context, c *upstream.Call, asked filter) map[*member]filter {
-	parts := make(map[*member]filter)
-	for _, m := range l.s.members {
-		parts[m] = filter{lists: asked.lists}
+// subscription is the part of a listen that one member alone has.
+type subscription struct {
+	m        *member
+	part     filter
+	names    map[string]string // of tasks: what the client calls them, by the member's id
+	answered chan struct{}     // closed when the member has granted, refused or failed for the first time
+	once     sync.Once
+
+	granted filter // guarded by the listening's mu
+}
+
+func (p *subscription) settle() { p.once.Do(func() { close(p.answered) }) }
+
+// listen answers subscriptions/listen with one stream of what the members' streams bring (basic/patterns/subscriptions).
+// What is granted is what any member granted in time; lists also if a member may yet, once it is there.
+func (s *Server) listen(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
+	asked := readFilter(c.Message.Raw, c.Message.Params)
+	switch {
+	case len(asked.uris)+len(asked.tasks) > maxSubscriptions:
+		return invalidParams(c, fmt.Sprintf("more than %d subscriptions in one listen", maxSubscriptions)), nil
+	case len(asked.tasks) > 0 && !hasExtension(c, extensionTasks):
+		return needTasks(c), nil
 	}
-	for _, uri := range asked.uris {
-		owner := l.s.owner(ctx, c, uri)
-		for m, f := range parts {
+	l := &listening{
+		s: s, id: bytes.Clone(c.Message.ID.Of(c.Message.Raw)), scope: scopeOf(c), asked: asked,
+		out: make(chan []byte, maxUnsent), wake: make(chan struct{}, 1), pending: make([]bool, len(filters)),
+	}
+	l.ctx, l.stop = context.WithCancel(ctx)
+	l.detach = context.AfterFunc(s.ctx, l.stop)
+	within, cancel := context.WithTimeout(l.ctx, acknowledgeWithin)
+	defer cancel()
+	l.begin(within, c)
+	l.await(within)
+	if err := ctx.Err(); err != nil {
+		l.Close()
+		return nil, err
+	}
+	l.acknowledge()
+	return &upstream.Answer{Status: http.StatusOK, Length: -1, Events: l}, nil
+}
+
+// begin opens what the listen is made of.
+func (l *listening) begin(ctx context.Context, c *upstream.Call) {
+	l.s.watching.Do(l.s.watch)
+	if slices.Contains(l.asked.lists, true) {
+		for _, m := range l.s.members {
+			if f := l.s.join(m, l.scope, l); f != nil {
+				l.feeds = append(l.feeds, f)
+			}
+		}
+	}
+	for _, p := range l.share(ctx, c) {
+		if l.s.start(func() { l.follow(p) }) {
+			l.own = append(l.own, p)
+		}
+	}
+}
+
+// await waits until every member has said what it grants, or ctx ends.
+func (l *listening) await(ctx context.Context) {
+	for _, f := range l.feeds {
+		wait(ctx, f.answered)
+	}
+	for _, p := range l.own {
+		wait(ctx, p.answered)
+	}
+}
+
+func wait(ctx context.Context, done <-chan struct{}) {
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// share gives each member its part of what was asked for: the resources that it may have, and its own tasks.
+func (l *listening) share(ctx context.Context, c *upstream.Call) (own []*subscription) {
+	parts := make(map[*member]*subscription)
+	of := func(m *member) *subscription {
+		if parts[m] == nil {
+			nothing := filter{lists: make([]bool, len(filters))}
+			parts[m] = &subscription{m: m, part: nothing, granted: nothing, names: make(map[string]string), answered: make(chan struct{})}
+			own = append(own, parts[m])
+		}
+		return parts[m]
+	}
+	for _, uri := range l.asked.uris {
+		owner, _ := l.s.owner(ctx, c, uri) // whoever left or takes too long is found out by asking all
+		for _, m := range l.s.members {
 			if owner == nil || owner == m {
-				f.uris = append(f.uris, uri)
-				parts[m] = f
+				p := of(m)
+				p.part.uris = append(p.part.uris, uri)
 			}
 		}
 	}
-	for _, sealed := range asked.tasks {
-		if t, ok := l.s.openTask(l.principal, sealed); ok {
-			f := parts[t.member]
-			f.tasks = append(f.tasks, t.name)
-			parts[t.member] = f
+	for _, sealed := range l.asked.tasks {
+		if t, ok := l.s.openTask(l.scope.principal, sealed); ok {
+			p := of(t.member)
+			p.part.tasks = append(p.part.tasks, t.name)
+			p.names[t.name] = sealed
 		}
 	}
-	for m, f := range parts {
-		if f.empty() {
-			delete(parts, m)
-		}
-	}
-	return parts
+	return own
 }
 
-// acknowledge sends the first message: what was granted of what was asked.
-func (l *listening) acknowledge(asked filter) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open = true
-	granted := l.granted
-	granted.tasks = nil
-	for _, sealed := range asked.tasks {
-		if t, ok := l.s.openTask(l.principal, sealed); ok && contains(l.granted.tasks, t.name) {
-			granted.tasks = append(granted.tasks, sealed)
+// acknowledge makes the first message: what was granted of what was asked.
+func (l *listening) acknowledge() {
+	granted := filter{lists: make([]bool, len(filters))}
+	for _, f := range l.feeds {
+		for i := range filters {
+			granted.lists[i] = granted.lists[i] || f.grants(i)
 		}
 	}
-	b := append([]byte(`{"jsonrpc":"2.0","method":"`+mcp.NotificationAcknowledged+`","params":{"notifications":`), granted.append(nil)...)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.own {
+		granted.uris = append(granted.uris, p.granted.uris...)
+		for _, id := range p.granted.tasks {
+			granted.tasks = append(granted.tasks, p.names[id])
+		}
+	}
+	l.granted = granted.within(l.asked)
+	b := append([]byte(`{"jsonrpc":"2.0","method":"`+mcp.NotificationAcknowledged+`","params":{"notifications":`), l.granted.append(nil)...)
 	b = append(append(b, `,"_meta":{"`+mcp.MetaKeySubscriptionID+`":`...), l.id...)
-	l.out <- append(b, `}}}`...) // which is empty until here
+	l.first, l.open = append(b, `}}}`...), true
 }
 
-func contains(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
-}
-
-// follow keeps a listen open at a member for as long as the client's is. first is called when the member has answered
-// for the first time, whatever it said.
-func (l *listening) follow(m *member, part filter, first func()) {
-	defer first()
-	for failures := 0; l.ctx.Err() == nil; failures++ {
-		began := time.Now()
-		err := l.s.subscribe(l.ctx, m, part, l.scope, func(msg *mcp.Message) { l.take(m, msg, first) })
-		first()
-		if errors.Is(err, errNothingGranted) {
-			return
-		}
-		if time.Since(began) > mostRedial {
-			failures = 0
-		}
-		await(l.ctx, nil, rand.N(min(mostRedial, leastRedial<<min(failures, 10))))
-	}
-}
-
-var errNothingGranted = errors.New("the member grants nothing of this")
-
-// subscribe opens a listen at a member and hands on its messages until it ends.
-func (s *Server) subscribe(ctx context.Context, m *member, f filter, sc scope, take func(*mcp.Message)) error {
-	b := fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"`+mcp.MethodListen+`","params":{"notifications":`, s.requests.Add(1))
-	b = append(f.append(b), ',')
-	msg, err := mcp.Scan(append(s.appendMeta(b, sc), `}}`...), mcp.Limits{MaxDepth: mcp.AnswerDepth})
-	if err != nil {
-		return err
-	}
-	a, err := m.Server.Call(ctx, &upstream.Call{Message: &msg, Principal: sc.principal})
-	if err != nil {
-		return err
-	}
-	defer a.Close()
-	if a.Events == nil {
-		return errNothingGranted // an error, as a rule that there is no such method
-	}
-	for acknowledged := false; ; {
-		ev, err := a.Events.Next()
-		if err != nil {
-			return err
-		}
-		got, err := mcp.Scan(ev.Data, mcp.Limits{MaxDepth: mcp.AnswerDepth})
-		switch {
-		case err != nil:
-			continue
-		case got.Kind == mcp.Response:
-			if got.Error.Present() && !acknowledged {
-				return errNothingGranted
-			}
-			return io.EOF
-		case got.Method == mcp.NotificationAcknowledged:
-			acknowledged = true
-			if readFilter(got.Raw, got.Params).empty() {
-				return errNothingGranted
-			}
-		}
-		take(&got)
-	}
-}
-
-// take hands a member's message on under the client's own subscription id. What the client was not granted is dropped.
-func (l *listening) take(m *member, msg *mcp.Message, first func()) {
-	if msg.Method == mcp.NotificationAcknowledged {
-		l.grant(m, readFilter(msg.Raw, msg.Params))
-		first()
-		return
-	}
-	for i := range filters {
-		if msg.Method == filters[i].notification {
-			l.s.invalidate(m, filters[i].kinds...)
-		}
-	}
-	if !l.wants(msg) {
-		return
-	}
-	raw := msg.Raw
-	if msg.Method == mcp.NotificationTasks {
-		raw = l.s.withSealedTask(raw, msg.Params, l.principal, m)
-	}
-	l.send(tagged(raw, l.id))
-}
-
-// grant adds to what is granted. A member that comes back has perhaps changed its lists: then the client is told.
-func (l *listening) grant(m *member, f filter) {
-	l.mu.Lock()
-	open := l.open
-	if !open {
-		for i, yes := range f.lists {
-			l.granted.lists[i] = l.granted.lists[i] || yes
-		}
-		l.granted.uris, l.granted.tasks = append(l.granted.uris, f.uris...), append(l.granted.tasks, f.tasks...)
-	}
-	l.mu.Unlock()
-	if !open {
-		return
-	}
-	for i, yes := range f.lists {
-		if !yes {
-			continue
-		}
-		l.s.invalidate(m, filters[i].kinds...)
-		l.mu.Lock()
-		told := l.granted.lists[i]
-		l.mu.Unlock()
-		if told {
-			l.send(tagged([]byte(`{"jsonrpc":"2.0","method":"`+filters[i].notification+`"}`), l.id))
-		}
-	}
-}
-
-// wants reports whether a notification is of a kind that the client was granted. Subscribed resources and tasks are
-// their members' to know: they were asked for by name.
-func (l *listening) wants(msg *mcp.Message) bool {
+func (l *listening) isOpen() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := range filters {
-		if msg.Method == filters[i].notification {
-			return l.granted.lists[i]
-		}
-	}
-	return msg.Method == mcp.NotificationResourceUpdated || msg.Method == mcp.NotificationTasks
+	return l.open
 }
 
-// send waits for room: a client that does not read holds up its own members' streams only. What comes before the
-// acknowledgement is dropped: its client has read nothing yet that it could make old.
-func (l *listening) send(b []byte) {
+// changed notes that a list has changed. It does not wait: a client hears once of what happened many times.
+func (l *listening) changed(i int) {
 	l.mu.Lock()
-	open := l.open
+	l.pending[i] = true
 	l.mu.Unlock()
-	if !open {
-		return
+	select {
+	case l.wake <- struct{}{}:
+	default:
 	}
+}
+
+// follow keeps a member's own part of the listen open for as long as the client's is.
+func (l *listening) follow(p *subscription) {
+	defer p.settle()
+	again := false
+	redial(l.ctx, func() error {
+		err := l.s.subscribe(l.ctx, p.m, p.part, l.scope, func(msg *mcp.Message) { l.take(p, msg, again) })
+		p.settle()
+		again = true
+		return err
+	})
+}
+
+// take hands a member's message on under the client's own subscription id. What the client was not granted is dropped,
+// and so is what comes before the acknowledgement: the client has read nothing yet that it could make old.
+func (l *listening) take(p *subscription, msg *mcp.Message, again bool) {
+	switch msg.Method {
+	case mcp.NotificationAcknowledged:
+		l.grant(p, readFilter(msg.Raw, msg.Params).within(p.part), again)
+	case mcp.NotificationResourceUpdated:
+		if l.sends(func() bool { return p.granted.covers(string(msg.Name)) && l.granted.covers(string(msg.Name)) }) {
+			l.send(tagged(msg.Raw, l.id))
+		}
+	case mcp.NotificationTasks:
+		id, _ := rawjson.Text(rawjson.Find(msg.Raw, msg.Params, "taskId").Of(msg.Raw))
+		if l.sends(func() bool {
+			return slices.Contains(p.granted.tasks, id) && slices.Contains(l.granted.tasks, p.names[id])
+		}) {
+			l.send(tagged(l.s.withTaskID(msg.Raw, msg.Params, func(id string) string { return p.names[id] }), l.id))
+		}
+	}
+}
+
+// grant notes what a member grants. Of one that comes back the client may have missed something.
+func (l *listening) grant(p *subscription, f filter, again bool) {
+	l.mu.Lock()
+	p.granted = f
+	var missed []string
+	if l.open && again {
+		missed = common(l.granted.uris, f.uris)
+	}
+	l.mu.Unlock()
+	p.settle()
+	for _, uri := range missed {
+		l.send(resourceUpdated(uri, l.id))
+	}
+}
+
+func (l *listening) sends(granted func() bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open && granted()
+}
+
+// send waits for room: a client that does not read holds up its own members' streams only.
+func (l *listening) send(b []byte) {
 	select {
 	case l.out <- b:
 	case <-l.ctx.Done():
 	}
 }
 
-// tagged is a notification with a subscription id in its _meta, in place of the one it has.
-func tagged(raw, id []byte) []byte {
-	key := `"` + mcp.MetaKeySubscriptionID + `":`
-	all := rawjson.Whole(raw)
-	params := rawjson.Find(raw, all, "params")
-	meta := rawjson.Find(raw, params, "_meta")
-	switch at := rawjson.Find(raw, meta, mcp.MetaKeySubscriptionID); {
-	case at.Present():
-		return rawjson.Splice(raw, mcp.Edit{Span: at, With: id})
-	case meta.Present():
-		return insert(raw, meta, key+string(id))
-	case params.Present():
-		return insert(raw, params, `"_meta":{`+key+string(id)+`}`)
-	}
-	return insert(raw, all, `"params":{"_meta":{`+key+string(id)+`}}`)
-}
-
-// insert puts a member at the end of an object of raw.
-func insert(raw []byte, object mcp.Span, member string) []byte {
-	for range rawjson.Members(raw, object) {
-		member = "," + member
-		break
-	}
-	at := object.End - 1
-	return rawjson.Splice(raw, mcp.Edit{Span: mcp.Span{Start: at, End: at}, With: []byte(member)})
-}
-
 // Next implements upstream.EventStream.
 func (l *listening) Next() (mcp.Event, error) {
-	select {
-	case b := <-l.out:
-		return mcp.Event{Data: b}, nil
-	case <-l.ctx.Done():
-		return mcp.Event{}, io.EOF
+	for {
+		if b := l.noted(); b != nil {
+			return mcp.Event{Data: b}, nil
+		}
+		select {
+		case b := <-l.out:
+			return mcp.Event{Data: b}, nil
+		case <-l.wake:
+		case <-l.ctx.Done():
+			return l.end()
+		}
 	}
 }
 
-// Ready implements upstream.EventStream.
-func (l *listening) Ready() bool { return len(l.out) > 0 }
-
-// Close implements upstream.EventStream. The members' streams end by themselves, soon.
-func (l *listening) Close() error {
-	l.stop()
+// noted is the next message that waits for no member: the acknowledgement, or that a list has changed.
+func (l *listening) noted() []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if first := l.first; first != nil {
+		l.first = nil
+		return first
+	}
+	if i := l.nextLocked(); i >= 0 {
+		l.pending[i] = false
+		return listChanged(i, l.id)
+	}
 	return nil
 }
 
-// watch follows the members' lists, so that what is kept of them is fresh though no client listens.
-func (s *Server) watch() {
-	all := filter{lists: make([]bool, len(filters))}
-	for i := range all.lists {
-		all.lists[i] = true
+// nextLocked is the index of a list of which the client is to hear that it has changed; negative when there is none.
+func (l *listening) nextLocked() int {
+	for i, yes := range l.pending {
+		if yes && l.granted.lists[i] {
+			return i
+		}
 	}
-	for _, m := range s.members {
-		s.start(func() { s.watchMember(m, all) })
-	}
+	return -1
 }
 
-// watchMember is one member's part of watch. When its stream ends, its lists may have changed unseen.
-func (s *Server) watchMember(m *member, all filter) {
-	for failures := 0; s.ctx.Err() == nil; failures++ {
-		began := time.Now()
-		err := s.subscribe(s.ctx, m, all, scope{}, func(msg *mcp.Message) {
-			for i := range filters {
-				if msg.Method == filters[i].notification {
-					s.invalidate(m, filters[i].kinds...)
-				}
-			}
-		})
-		if errors.Is(err, errNothingGranted) {
-			return // its lists are as old as their ttl says
-		}
-		if time.Since(began) > mostRedial {
-			failures = 0
-		}
-		s.invalidate(m, tools, prompts, resources, templates)
-		await(s.ctx, nil, rand.N(min(mostRedial, leastRedial<<min(failures, 10))))
+// end is what comes last: the result when it is the federation that ends the listen (Closing), and nothing when the client
+// has.
+func (l *listening) end() (mcp.Event, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.s.ctx.Err() == nil {
+		return mcp.Event{}, &upstream.Error{Kind: upstream.Lost, Upstream: l.s.o.Binding.GetName(), Detail: "the listen was given up", Cause: context.Canceled}
 	}
+	if l.ended {
+		return mcp.Event{}, io.EOF
+	}
+	l.ended = true
+	b := append([]byte(`{"jsonrpc":"2.0","id":`), l.id...)
+	b = append(append(b, `,"result":{"resultType":"complete","_meta":{"`+mcp.MetaKeySubscriptionID+`":`...), l.id...)
+	return mcp.Event{Data: append(b, `}}}`...)}, nil
+}
+
+// Ready implements upstream.EventStream.
+func (l *listening) Ready() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.first != nil || l.open && l.nextLocked() >= 0 || len(l.out) > 0
+}
+
+// Close implements upstream.EventStream. The members' streams end by themselves, soon.
+func (l *listening) Close() error {
+	l.closing.Do(func() {
+		l.stop()
+		l.detach()
+		for _, f := range l.feeds {
+			f.leave(l)
+		}
+	})
+	return nil
 }

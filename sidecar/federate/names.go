@@ -64,15 +64,24 @@ func cut(s string, n int) string {
 }
 
 // split takes a name apart by the prefix that it begins with, without knowing any list. It reports false for a name that
-// is not to be taken apart: one that a hash ends.
-func (n namer) split(name string, members []*member) (m *member, original string, ok bool) {
+// is not to be taken apart: one that a hash ends, one that is not how its tool would be listed, and one that could be of
+// several servers, which prefixes that were made of servers' names may allow.
+func (n namer) split(name string, members []*member) (t target, ok bool) {
 	if n.mode != outriggerv1.Prefix_PREFIX_ALWAYS || hashed.MatchString(name) {
-		return nil, "", false
+		return target{}, false
 	}
-	for _, m := range members { // at most one fits: prefixes that could share a name are refused
-		if original, ok := strings.CutPrefix(name, m.Prefix+separator); ok {
-			return m, original, true
+	for _, m := range members {
+		original, has := strings.CutPrefix(name, m.Prefix+separator)
+		if !has {
+			continue
+		}
+		if ok {
+			return target{}, false
+		}
+		t, ok = target{m, original}, original != "" && n.prefixed(m.Prefix, original) == name
+		if !ok {
+			return target{}, false
 		}
 	}
-	return nil, "", false
+	return t, ok
 }

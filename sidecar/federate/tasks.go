@@ -2,6 +2,7 @@ package federate
 
 import (
 	"context"
+	"io"
 	"net/http"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
@@ -12,12 +13,14 @@ import (
 // taskPurpose is what task ids are sealed for.
 const taskPurpose = "task-id"
 
-// maxTaskAnswer is the longest answer that is looked into for a task's id, in bytes.
-const maxTaskAnswer = 64 << 20
+const (
+	maxNewTask    = 64 << 10 // bytes of an answer that may be one that creates a task; a longer one is another result
+	maxTaskAnswer = 64 << 20 // bytes of an answer to a request about a task
+)
 
 // A task's id names its member, and belongs to the principal that got it: a client sees it sealed.
-func (s *Server) sealTask(principal string, m *member, id string) string {
-	return s.o.Sealer.Seal(taskPurpose, []byte(m.Name+"\x00"+id), s.taskAAD(principal))
+func (s *Server) sealTask(principal string, t target) string {
+	return s.o.Sealer.Seal(taskPurpose, []byte(t.member.Name+"\x00"+t.name), s.taskAAD(principal))
 }
 
 func (s *Server) taskAAD(principal string) []byte {
@@ -38,13 +41,18 @@ func (s *Server) openTask(principal, sealed string) (t target, ok bool) {
 	return t, false
 }
 
+// needTasks refuses a client that does not declare the tasks extension.
+func needTasks(c *upstream.Call) *upstream.Answer {
+	id := c.Message.ID.Of(c.Message.Raw)
+	return bodyOf(http.StatusBadRequest, mcp.AppendError(nil, id, &mcp.Error{Code: mcp.CodeMissingCapability,
+		Message: "tasks need the tasks extension to be declared",
+		Data:    []byte(`{"requiredCapabilities":{"extensions":{"` + extensionTasks + `":{}}}}`)}))
+}
+
 // task sends tasks/get, tasks/update or tasks/cancel to the member that has the task (the tasks extension).
 func (s *Server) task(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
 	if !hasExtension(c, extensionTasks) {
-		id := c.Message.ID.Of(c.Message.Raw)
-		return bodyOf(http.StatusBadRequest, mcp.AppendError(nil, id, &mcp.Error{Code: mcp.CodeMissingCapability,
-			Message: "tasks need the tasks extension to be declared",
-			Data:    []byte(`{"requiredCapabilities":{"extensions":{"` + extensionTasks + `":{}}}}`)})), nil
+		return needTasks(c), nil
 	}
 	t, ok := s.openTask(c.Principal, string(c.Message.Name))
 	if !ok {
@@ -54,51 +62,75 @@ func (s *Server) task(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 	if err != nil {
 		return nil, err
 	}
-	return s.wrapTask(c, t.member, a)
+	// The client has a name for this task: it gets no other.
+	return s.rewriteTask(t.member, a, maxTaskAnswer, func(raw []byte, result mcp.Span) []byte {
+		return s.withTaskID(raw, result, func(id string) string {
+			if id == t.name {
+				return string(c.Message.Name)
+			}
+			return s.sealTask(c.Principal, target{t.member, id})
+		})
+	})
 }
 
-// wrapTask seals the task's id in a result, or in what a stream says of it. Everything else stays as it came.
-func (s *Server) wrapTask(c *upstream.Call, m *member, a *upstream.Answer) (*upstream.Answer, error) {
-	if a.Events != nil {
-		a.Events = &taskEvents{EventStream: a.Events, s: s, m: m, principal: c.Principal}
-		return a, nil
-	}
-	if a.Body == nil {
-		return a, nil
-	}
-	status := a.Status
-	answer, err := readAnswer(a, maxTaskAnswer)
-	if err != nil {
-		return nil, &upstream.Error{Kind: upstream.BadAnswer, Upstream: m.Name, Detail: "its answer could not be read", Cause: err}
-	}
-	return bodyOf(status, s.withSealedTask(answer.Raw, answer.Result, c.Principal, m)), nil
+// sealNewTask seals the id of a task that answers a call. Other answers pass as they come.
+func (s *Server) sealNewTask(c *upstream.Call, m *member, a *upstream.Answer) (*upstream.Answer, error) {
+	return s.rewriteTask(m, a, maxNewTask, func(raw []byte, result mcp.Span) []byte {
+		if kind, _ := rawjson.Text(rawjson.Find(raw, result, "resultType").Of(raw)); kind != "task" {
+			return raw
+		}
+		return s.withTaskID(raw, result, func(id string) string { return s.sealTask(c.Principal, target{m, id}) })
+	})
 }
 
-// withSealedTask is a message with the taskId of an object in it sealed, or as it is where there is none.
-func (s *Server) withSealedTask(raw []byte, object mcp.Span, principal string, m *member) []byte {
+// withTaskID is a message with the taskId of an object in it replaced, or as it is where there is none.
+func (s *Server) withTaskID(raw []byte, object mcp.Span, name func(id string) string) []byte {
 	at := rawjson.Find(raw, object, "taskId")
 	id, ok := rawjson.Text(at.Of(raw))
 	if !ok {
 		return raw
 	}
-	return rawjson.Splice(raw, mcp.Edit{Span: at, With: rawjson.AppendString(nil, s.sealTask(principal, m, id))})
+	return rawjson.Splice(raw, mcp.Edit{Span: at, With: rawjson.AppendString(nil, name(id))})
 }
 
-// taskEvents seals task ids in a call's stream.
+// rewriteTask has f change the result of an answer. A body of more than most bytes passes unchanged.
+func (s *Server) rewriteTask(m *member, a *upstream.Answer, most int, f func(raw []byte, result mcp.Span) []byte) (*upstream.Answer, error) {
+	switch {
+	case a.Events != nil:
+		a.Events = &taskEvents{a.Events, f}
+		return a, nil
+	case a.Body == nil || a.Length > int64(most):
+		return a, nil
+	}
+	begin, err := io.ReadAll(io.LimitReader(a.Body, int64(most)+1))
+	if err != nil {
+		a.Close()
+		return nil, &upstream.Error{Kind: upstream.Lost, Upstream: m.Name, Detail: "its answer broke off", Cause: err}
+	}
+	if len(begin) > most {
+		a.Body = &rejoined{Reader: io.MultiReader(bodyOf(0, begin).Body, a.Body), Closer: a.Body}
+		return a, nil
+	}
+	a.Close()
+	if msg, err := mcp.Scan(begin, mcp.Limits{MaxDepth: mcp.AnswerDepth}); err == nil && msg.Result.Present() {
+		begin = f(msg.Raw, msg.Result)
+	}
+	return bodyOf(a.Status, begin), nil
+}
+
+// taskEvents has f change the result at the end of a call's stream.
 type taskEvents struct {
 	upstream.EventStream
-	s         *Server
-	m         *member
-	principal string
+	f func(raw []byte, result mcp.Span) []byte
 }
 
 func (t *taskEvents) Next() (mcp.Event, error) {
 	ev, err := t.EventStream.Next()
-	if err != nil {
+	if err != nil || mcp.PeekOutcome(ev.Data) == mcp.OutcomeError {
 		return ev, err
 	}
 	if msg, err := mcp.Scan(ev.Data, mcp.Limits{MaxDepth: mcp.AnswerDepth}); err == nil && msg.Result.Present() {
-		ev.Data = t.s.withSealedTask(msg.Raw, msg.Result, t.principal, t.m)
+		ev.Data = t.f(msg.Raw, msg.Result)
 	}
 	return ev, nil
 }
