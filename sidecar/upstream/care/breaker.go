@@ -1,0 +1,126 @@
+package care
+
+import "time"
+
+// phase is what a breaker does with calls.
+//
+//	closed ──faults in a row──▶ open ──retry time, ask──▶ half-open ──answer──▶ closed
+//	   ▲                        │  ▲                       │  │  ▲
+//	   └───────proof────────────┘  └──fault, no outcome────┘  └──┘ ask, when the trial takes too long
+//	   └───────proof──────────────────────────────────────────┘
+//
+// A proof is a check that succeeded, whether it was the trial or not.
+type phase uint8
+
+const (
+	closed   phase = iota // calls pass
+	open                  // none does
+	halfOpen              // one, the trial, is under way
+)
+
+// mostRetryAfter is where doubling ends.
+const mostRetryAfter = time.Minute
+
+// breaker is an endpoint's state in the eyes of those who would call it. Whoever was let through has a ticket, the epoch
+// of that moment. A ticket of another epoch tells of what is over, and changes nothing.
+type breaker struct {
+	// Set when it is made, never changed.
+	limit      int           // faults in a row
+	retryAfter time.Duration // the first; above zero
+	trialTime  time.Duration // until another may try
+
+	phase   phase
+	epoch   uint64    // grows with every move that makes former tickets stale
+	faults  int       // in a row, while closed
+	opened  int       // how often in a row it was opened without a call that succeeded between
+	since   time.Time // half-open: when the trial began
+	retryAt time.Time // open and half-open: when the next may try
+	refused bool      // the last fault was of the connection: trying again costs the server nothing
+}
+
+// event is what a breaker is told.
+type event uint8
+
+const (
+	ask        event = iota // somebody would call
+	answered                // an answer has begun
+	succeeded               // a call came to its end
+	failed                  // a fault of the endpoint's
+	broke                   // the same, of the connection
+	noOutcome               // a call ended that says nothing about the endpoint
+	proved                  // a check succeeded
+	disproved               // a check that was not let through failed
+	brokeAgain              // the same, of the connection
+	nothing                 // such a check said nothing
+)
+
+// move is an event with what belongs to it.
+type move struct {
+	event  event
+	ticket uint64        // of what tells a call's outcome
+	now    time.Time     // of ask and of what may open the breaker
+	spread time.Duration // likewise: how much of each second of a pause is left out
+}
+
+// step is the whole of a breaker's behaviour. passes is the answer to ask: the ticket is next.epoch.
+func (b breaker) step(m move) (next breaker, passes bool) {
+	switch m.event {
+	case ask:
+		return b.ask(m.now)
+	case proved:
+		if b.phase != closed {
+			b.becomeClosed(0)
+			b.epoch++
+		}
+		return b, false
+	case disproved, brokeAgain:
+		b.refused = m.event == brokeAgain
+		return b, false
+	case nothing:
+		return b, false
+	}
+	switch {
+	case m.ticket != b.epoch || b.phase == open: // nobody was let through since it opened
+	case m.event == succeeded:
+		b.becomeClosed(0)
+		b.opened = 0
+	case m.event == answered && b.phase == halfOpen:
+		b.becomeClosed(b.limit - 1) // an answer that does not come to its end opens it again
+	case m.event == noOutcome && b.phase == halfOpen:
+		b.phase, b.retryAt = open, m.now // it was no trial
+		b.epoch++
+	case m.event == failed || m.event == broke:
+		b.refused = m.event == broke
+		if b.faults++; b.phase == halfOpen || b.faults >= b.limit {
+			b.becomeOpen(m)
+		}
+	}
+	return b, false
+}
+
+func (b breaker) ask(now time.Time) (next breaker, passes bool) {
+	switch {
+	case b.phase == closed:
+		return b, true
+	case now.Before(b.retryAt):
+		return b, false
+	}
+	b.phase, b.since, b.retryAt = halfOpen, now, now.Add(b.trialTime)
+	b.epoch++
+	return b, true
+}
+
+func (b *breaker) becomeClosed(faults int) {
+	b.phase, b.faults, b.retryAt, b.since = closed, faults, time.Time{}, time.Time{}
+}
+
+func (b *breaker) becomeOpen(m move) {
+	pause := min(b.retryAfter<<min(b.opened, 16), max(b.retryAfter, mostRetryAfter))
+	b.phase, b.retryAt = open, m.now.Add(pause-time.Duration(pause.Seconds()*float64(m.spread)))
+	b.opened++
+	b.faults = 0
+	b.epoch++
+}
+
+// calm reports whether a success would change nothing.
+func (b *breaker) calm() bool { return b.phase == closed && b.faults == 0 && b.opened == 0 }

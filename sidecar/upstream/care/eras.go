@@ -1,0 +1,105 @@
+package care
+
+import (
+	"context"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+)
+
+// Eras implements upstream.Server. Of several endpoints, each with a verdict of its own, it is what those speak that are
+// known and well; the others are asked in the background.
+func (s *Server) Eras(ctx context.Context) (mcp.Eras, error) {
+	s.use()
+	if len(s.endpoints) == 1 {
+		return s.endpoints[0].eras(ctx)
+	}
+	var known, well mcp.Eras
+	for _, e := range s.endpoints {
+		v := mcp.Eras(e.verdict.Load())
+		known |= v
+		if !e.up() {
+			continue
+		}
+		if well |= v; v == 0 {
+			s.learn(e)
+		}
+	}
+	switch {
+	case well != 0:
+		return well, nil
+	case known != 0:
+		return known, nil // a call will say why there is nobody to take it
+	}
+	return s.ask(ctx)
+}
+
+// learn asks an endpoint for its eras in the background, once at a time.
+func (s *Server) learn(e *endpoint) {
+	if !e.asked.CompareAndSwap(false, true) {
+		return
+	}
+	s.tasks.run(func() { // or s is closed
+		defer e.asked.Store(false)
+		ctx, stop := context.WithTimeout(s.tasks.ctx, e.times.Connect+e.times.Handshake)
+		defer stop()
+		if _, err := e.eras(ctx); err != nil {
+			s.log.Debug("an endpoint did not say which wires it speaks", "endpoint", e.name, "error", err)
+		}
+	})
+}
+
+// question is the eras asked of every endpoint at once, by one task for all callers.
+type question struct {
+	done chan struct{} // closed when the fields below are set
+	eras mcp.Eras
+	err  error
+}
+
+// ask waits for the first endpoint that says what it speaks.
+func (s *Server) ask(ctx context.Context) (mcp.Eras, error) {
+	s.mu.Lock()
+	q := s.asking
+	if q == nil {
+		q = &question{done: make(chan struct{})}
+		if !s.tasks.run(func() { s.answer(q) }) {
+			s.mu.Unlock()
+			return 0, s.removed()
+		}
+		s.asking = q
+	}
+	s.mu.Unlock()
+	select {
+	case <-q.done:
+		return q.eras, q.err
+	case <-ctx.Done():
+		return 0, s.gaveUp(ctx, "before the server said which wires it speaks")
+	}
+}
+
+// answer is the task of ask.
+func (s *Server) answer(q *question) {
+	ctx, stop := context.WithCancel(s.tasks.ctx)
+	defer stop()
+	type verdict struct {
+		eras mcp.Eras
+		err  error
+	}
+	verdicts := make(chan verdict, len(s.endpoints))
+	for _, e := range s.endpoints {
+		if !s.tasks.run(func() { eras, err := e.eras(ctx); verdicts <- verdict{eras, err} }) {
+			verdicts <- verdict{0, s.removed()}
+		}
+	}
+	for range s.endpoints {
+		v := <-verdicts
+		if v.err == nil {
+			q.eras, q.err = v.eras, nil
+			break
+		}
+		q.err = firstOf(q.err, v.err)
+	}
+	s.mu.Lock()
+	s.asking = nil
+	s.mu.Unlock()
+	close(q.done)
+}

@@ -1,0 +1,337 @@
+package care
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// inBubble runs a test with a clock of its own around endpoints.
+func inBubble(t *testing.T, spec *outriggerv1.Upstream, f func(t *testing.T, s *Server), fakes ...*fake) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := around(spec, fakes...)
+		defer closeServer(t, s)
+		f(t, s)
+	})
+}
+
+func TestOnlyFaultsOfTheEndpointOpenTheBreaker(t *testing.T) {
+	tests := []struct {
+		name  string
+		fail  *upstream.Error
+		opens bool
+	}{
+		{"unreachable", fault(upstream.Unreachable), true},
+		{"lost", fault(upstream.Lost), true},
+		{"timed out", fault(upstream.TimedOut), true},
+		{"no MCP", fault(upstream.BadAnswer), true},
+		{"503 without MCP", status(503), true},
+		{"404 without MCP", status(404), false},
+		{"a credential refused", fault(upstream.Unauthorized), false},
+		{"the other wire", fault(upstream.WrongEra), false},
+		{"a session gone", fault(upstream.SessionGone), false},
+		{"a bound of ours", fault(upstream.Overloaded), false},
+	}
+	for _, tt := range tests {
+		f := newFake(tt.fail)
+		inBubble(t, specOf(unchecked), func(t *testing.T, s *Server) {
+			for range 5 {
+				wantKind(t, call(t.Context(), s, request(t, "call x")), tt.fail.Kind, tt.fail.Detail)
+			}
+			if s.Healthy() == tt.opens {
+				t.Errorf("%s: healthy is %v after five, want %v", tt.name, s.Healthy(), !tt.opens)
+			}
+			begun := time.Now()
+			err := call(t.Context(), s, request(t, "call x"))
+			if took := time.Since(begun); tt.opens && took != 0 {
+				t.Errorf("%s: refused after %v, want at once", tt.name, took)
+			}
+			if tt.opens {
+				wantKind(t, err, upstream.Unreachable, "left alone after 5 faults in a row; it is tried again in ")
+			}
+			if want := map[bool]int64{true: 5, false: 6}[tt.opens]; f.calls.Load() != want {
+				t.Errorf("%s: %d calls reached it, want %d", tt.name, f.calls.Load(), want)
+			}
+		}, f)
+	}
+}
+
+func TestClientsThatCancelSayNothingAboutTheEndpoint(t *testing.T) { // ten cancelled calls, then another client
+	f := new(fake)
+	f.answers(func(ctx context.Context, _ *upstream.Call) (*upstream.Answer, error) {
+		<-ctx.Done()
+		return nil, fault(upstream.Lost)
+	})
+	inBubble(t, specOf(unchecked), func(t *testing.T, s *Server) {
+		for range 10 {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, cancel)
+			wantKind(t, call(ctx, s, request(t, "call x")), upstream.Lost, "")
+		}
+		f.answer.Store(nil)
+		if err := call(t.Context(), s, request(t, "call x")); err != nil || !s.Healthy() {
+			t.Errorf("another client: %v, healthy %v; want an answer", err, s.Healthy())
+		}
+	}, f)
+}
+
+func TestAnAnswerGivenUpSaysNothing(t *testing.T) {
+	f := new(fake)
+	f.answers(func(context.Context, *upstream.Call) (*upstream.Answer, error) {
+		return &upstream.Answer{Status: 200, Length: -1, Body: held{}}, nil
+	})
+	inBubble(t, specOf(unchecked), func(t *testing.T, s *Server) {
+		for range 20 {
+			a, err := s.Call(t.Context(), request(t, "call x"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.Close()
+			a.Close() // as often as one likes
+		}
+		if n, _ := s.gate.load(); n != 0 || !s.Healthy() {
+			t.Errorf("%d in flight, healthy %v; want 0, true", n, s.Healthy())
+		}
+	}, f)
+}
+
+func TestAnswersThatBreakOffAreFaults(t *testing.T) {
+	f := new(fake)
+	f.answers(func(context.Context, *upstream.Call) (*upstream.Answer, error) {
+		return &upstream.Answer{Status: 200, Length: -1, Events: &script{end: fault(upstream.Lost), events: []string{"{}"}}}, nil
+	})
+	inBubble(t, specOf(unchecked), func(t *testing.T, s *Server) {
+		for range 5 {
+			wantKind(t, call(t.Context(), s, request(t, "call x")), upstream.Lost, "")
+		}
+		if s.Healthy() {
+			t.Error("five answers broke off, and it is healthy")
+		}
+		time.Sleep(time.Second)
+		wantKind(t, call(t.Context(), s, request(t, "call x")), upstream.Lost, "") // the trial, which began well
+		wantKind(t, call(t.Context(), s, request(t, "call x")), upstream.Unreachable, "left alone")
+		time.Sleep(2 * time.Second)
+		f.answer.Store(nil)
+		if err := call(t.Context(), s, request(t, "call x")); err != nil || !s.Healthy() {
+			t.Errorf("once it is well: %v", err)
+		}
+	}, f)
+}
+
+// script is a stream of events that ends with an error.
+type script struct {
+	events []string
+	end    error
+}
+
+func (s *script) Next() (mcp.Event, error) {
+	if len(s.events) == 0 {
+		return mcp.Event{}, s.end
+	}
+	e := mcp.Event{Data: []byte(s.events[0])}
+	s.events = s.events[1:]
+	return e, nil
+}
+
+func (s *script) Ready() bool  { return len(s.events) > 0 }
+func (s *script) Close() error { return nil }
+
+func TestOneCallTriesAndCanNotBlockTheOthers(t *testing.T) {
+	f := newFake(fault(upstream.TimedOut))
+	inBubble(t, specOf(unchecked), func(t *testing.T, s *Server) {
+		for range 5 {
+			_ = call(t.Context(), s, request(t, "call x"))
+		}
+		time.Sleep(time.Second)
+		f.fail.Store(nil)
+		f.answers(func(ctx context.Context, _ *upstream.Call) (*upstream.Answer, error) { // accepts and never answers
+			<-ctx.Done()
+			return nil, fault(upstream.Lost)
+		})
+		f.calls.Store(0)
+		hanging, cancel := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer cancel()
+		for range 3 {
+			go func() { _ = call(hanging, s, request(t, "call x")) }()
+			synctest.Wait()
+		}
+		if n := f.calls.Load(); n != 1 {
+			t.Errorf("%d calls try, want 1", n)
+		}
+		wantKind(t, call(t.Context(), s, request(t, "call x")), upstream.Unreachable, "another call tries")
+		f.answer.Store(nil)
+		time.Sleep(10*time.Second - 1)
+		wantKind(t, call(t.Context(), s, request(t, "call x")), upstream.Unreachable, "another call tries")
+		time.Sleep(time.Nanosecond)
+		if err := call(t.Context(), s, request(t, "call x")); err != nil || !s.Healthy() {
+			t.Errorf("after the time for a trial: %v, healthy %v; want an answer", err, s.Healthy())
+		}
+	}, f)
+}
+
+func TestATrialThatIsCancelledLetsAnotherTryAtOnce(t *testing.T) {
+	f := newFake(fault(upstream.TimedOut))
+	inBubble(t, specOf(unchecked), func(t *testing.T, s *Server) {
+		for range 5 {
+			_ = call(t.Context(), s, request(t, "call x"))
+		}
+		time.Sleep(time.Second)
+		f.fail.Store(nil)
+		f.answers(func(ctx context.Context, _ *upstream.Call) (*upstream.Answer, error) {
+			<-ctx.Done()
+			return nil, fault(upstream.Lost)
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Millisecond, cancel)
+		wantKind(t, call(ctx, s, request(t, "call x")), upstream.Lost, "")
+		f.answer.Store(nil)
+		if err := call(t.Context(), s, request(t, "call x")); err != nil {
+			t.Errorf("the next: %v, want an answer", err)
+		}
+	}, f)
+}
+
+func TestAnIdleEndpointIsCheckedAndOneInUseIsNot(t *testing.T) {
+	f := new(fake)
+	inBubble(t, specOf(), func(t *testing.T, s *Server) {
+		time.Sleep(time.Minute)
+		if n := f.checks.Load(); n != 0 {
+			t.Errorf("%d checks before it was used, want none", n)
+		}
+		for range 60 {
+			if err := call(t.Context(), s, request(t, "call x")); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		if n := f.checks.Load(); n != 0 {
+			t.Errorf("%d checks while calls succeeded, want none", n)
+		}
+		time.Sleep(time.Minute)
+		if n := f.checks.Load(); n < 4 || n > 8 {
+			t.Errorf("%d checks in an idle minute, want one in 7.5 to 10 seconds, after the first", n)
+		}
+	}, f)
+}
+
+func TestChecksFindThatAnIdleEndpointDiedAndCameBack(t *testing.T) {
+	for _, kind := range []upstream.Kind{upstream.Unreachable, upstream.TimedOut, upstream.BadAnswer} {
+		f := new(fake)
+		inBubble(t, specOf(), func(t *testing.T, s *Server) {
+			if err := s.Check(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			f.fail.Store(fault(kind))
+			time.Sleep(70 * time.Second) // five checks, each of which may hang for ten seconds
+			if s.Healthy() {
+				t.Errorf("%s: healthy after %d checks", kind.Reason(), f.checks.Load())
+			}
+			f.fail.Store(nil)
+			time.Sleep(20 * time.Second) // the one under way, and the interval
+			if !s.Healthy() {
+				t.Errorf("%s: not healthy again after %d checks", kind.Reason(), f.checks.Load())
+			}
+		}, f)
+	}
+}
+
+func TestNoChecksWhereTheyAreTurnedOff(t *testing.T) {
+	f := newFake(fault(upstream.Unreachable))
+	inBubble(t, specOf(unchecked), func(t *testing.T, s *Server) {
+		for range 10 {
+			_ = call(t.Context(), s, request(t, "call x"))
+		}
+		time.Sleep(time.Minute)
+		if n := f.checks.Load(); n != 0 {
+			t.Errorf("%d checks, want none", n)
+		}
+	}, f)
+}
+
+func TestCallsToADeadServerAskForFewChecksAndRecoverAtOnce(t *testing.T) {
+	f := newFake(fault(upstream.Unreachable))
+	inBubble(t, specOf(), func(t *testing.T, s *Server) {
+		for range 5 {
+			_ = call(t.Context(), s, request(t, "call x"))
+		}
+		f.checks.Store(0)
+		for range 100 { // ten at a time, for a second
+			all(10, func(int) {
+				begun := time.Now()
+				wantKind(t, call(t.Context(), s, request(t, "call x")), upstream.Unreachable, "")
+				if took := time.Since(begun); took > soon {
+					t.Errorf("refused after %v, want at most %v", took, soon)
+				}
+			})
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := f.checks.Load(); n > 130 {
+			t.Errorf("%d checks, want at most one in 50ms", n)
+		}
+		f.fail.Store(nil)
+		if err := call(t.Context(), s, request(t, "call x")); err != nil {
+			t.Errorf("the first call after it came back: %v, want an answer", err)
+		}
+	}, f)
+}
+
+func TestAnEndpointThatAnswersBadlyIsLeftAlone(t *testing.T) {
+	f := newFake(status(503))
+	inBubble(t, specOf(), func(t *testing.T, s *Server) {
+		for range 5 {
+			_ = call(t.Context(), s, request(t, "call x"))
+		}
+		f.checks.Store(0)
+		for range 70 { // for 0.7 seconds, which is less than the shortest pause
+			wantKind(t, call(t.Context(), s, request(t, "call x")), upstream.Unreachable, "left alone")
+			time.Sleep(10 * time.Millisecond)
+		}
+		if c, n := f.calls.Load(), f.checks.Load(); c != 5 || n != 0 {
+			t.Errorf("%d calls and %d checks, want 5 and none", c, n)
+		}
+	}, f)
+}
+
+func TestCloseEndsEverything(t *testing.T) {
+	f := new(fake)
+	inBubble(t, specOf(places(1, 10)), func(t *testing.T, s *Server) {
+		hold := make(chan struct{})
+		f.answers(func(context.Context, *upstream.Call) (*upstream.Answer, error) {
+			return &upstream.Answer{Status: 200, Length: -1, Body: held{hold}}, nil
+		})
+		a, err := s.Call(t.Context(), request(t, "call x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		waiting := make(chan error)
+		go func() { waiting <- call(t.Context(), s, request(t, "call x")) }()
+		synctest.Wait()
+		if err := s.Close(t.Context()); err != nil || f.closes.Load() != 1 {
+			t.Errorf("Close: %v, and the endpoint was closed %d times; want once", err, f.closes.Load())
+		}
+		wantKind(t, <-waiting, upstream.Lost, "removed")
+		close(hold)
+		_ = finish(a, nil)
+	}, f)
+}
+
+func TestAShortIntervalIsKept(t *testing.T) {
+	f := new(fake)
+	inBubble(t, specOf(func(u *outriggerv1.Upstream) { u.Health.Interval = durationpb.New(100 * time.Millisecond) }),
+		func(t *testing.T, s *Server) {
+			_ = s.Check(t.Context())
+			time.Sleep(10 * time.Second)
+			if n := f.checks.Load(); n < 95 || n > 140 {
+				t.Errorf("%d checks in ten seconds, want one in 75 to 100ms", n)
+			}
+		}, f)
+}
