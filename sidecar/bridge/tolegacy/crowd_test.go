@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -148,4 +150,40 @@ func TestACrowdBeyondTheBoundIsRefusedAndForgotten(t *testing.T) {
 	})
 	first.do(first.tool("2", "ask", "first", q.retry(accepted))).want(t, 200, "first:accept")
 	nothingInUse(t, s)
+}
+
+// Clients that leave at any moment, before, during and after a question, leave nothing behind.
+func TestLeavingAtAnyMomentReleasesAll(t *testing.T) {
+	r := newReal(t, nil)
+	s := realBridge(t, r, bridge(func(b *outriggerv1.Bridge) { b.HeldTimeout = durationpb.New(50 * time.Millisecond) }))
+	newClient(t, s, "ann", everything).do(newClient(t, s, "ann", everything).tool("1", "echo", "x", ""))
+	var all sync.WaitGroup
+	for i := range crowd {
+		all.Go(func() {
+			c := newClient(t, s, "ann", everything)
+			ctx, leave := context.WithTimeout(context.Background(), time.Duration(i)*time.Millisecond/4)
+			defer leave()
+			more := ""
+			for {
+				a, err := s.Call(ctx, c.tool("1", "ask3", fmt.Sprint(i), more))
+				if err != nil {
+					return
+				}
+				last, err := readReply(a)
+				a.Close()
+				if err != nil || !strings.Contains(last.last, "input_required") {
+					return
+				}
+				q := questions(t, last)
+				for key := range q.Result.InputRequests {
+					more = q.retry(fmt.Sprintf(`{%q:{"action":"accept","content":{"owner":"x"}}}`, key))
+				}
+			}
+		})
+	}
+	all.Wait()
+	nothingInUse(t, s)
+	if s.held.bytes != 0 {
+		t.Errorf("%d bytes are kept for nobody", s.held.bytes)
+	}
 }
