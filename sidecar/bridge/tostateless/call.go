@@ -250,10 +250,10 @@ func (k *call) settleError(m *mcp.Message) {
 }
 
 func (k *call) settleResult(m *mcp.Message) {
-	switch resultType(m) {
+	w := rewrite(m, k.first.Method, k.session.version)
+	switch w.resultType() {
 	case resultComplete:
-		w := rewriting{method: k.first.Method, version: k.session.version}
-		k.end(w.legacyResult(m, k.id))
+		k.end(w.response(k.id))
 		if w.mirrored != nil {
 			k.session.server.mirrored.learn(k.principal, w.mirrored)
 		}
@@ -261,7 +261,7 @@ func (k *call) settleResult(m *mcp.Message) {
 			k.session.server.o.Log.Warn("left a tool out of a list, since the server's annotations are at fault", "tool", why)
 		}
 	case resultInputRequired:
-		k.inputRequired(m)
+		k.inputRequired(m, w.find("requestState"), w.find("inputRequests"))
 	default:
 		k.badAnswer("answered with a type of result that the client did not ask for", nil)
 	}
@@ -284,8 +284,7 @@ func (k *call) learn() {
 }
 
 // inputRequired turns the server's questions into requests to the client (basic/patterns/mrtr).
-func (k *call) inputRequired(m *mcp.Message) {
-	state, requests := rawjson.Find(m.Raw, m.Result, "requestState"), rawjson.Find(m.Raw, m.Result, "inputRequests")
+func (k *call) inputRequired(m *mcp.Message, state, requests mcp.Span) {
 	k.state = nil
 	if rawjson.IsString(state.Of(m.Raw)) {
 		k.state = bytes.Clone(state.Of(m.Raw))

@@ -103,7 +103,7 @@ func (f *feed) begin(ctx context.Context) error {
 		return err
 	}
 	f.mu.Lock()
-	idle := f.current == nil && (f.session.offered.listsChange() || len(f.uris) > 0)
+	idle := f.closed || f.current == nil && (f.session.offered.listsChange() || len(f.uris) > 0)
 	f.mu.Unlock()
 	if !idle {
 		f.unlock()
@@ -365,6 +365,11 @@ func (f *feed) put(l *listen, n note) {
 		f.queue = f.queue[1:]
 	}
 	f.queue = append(f.queue, n)
+	f.signal()
+}
+
+// signal wakes whoever waits for a notification.
+func (f *feed) signal() {
 	select {
 	case f.wake <- struct{}{}:
 	default:
@@ -382,6 +387,7 @@ type feedStream struct {
 func (s *feedStream) Next() (mcp.Event, error) {
 	for {
 		if s.ctx.Err() != nil || s.feed.ctx.Err() != nil {
+			s.feed.signal() // this wake may have been for the stream after
 			return mcp.Event{}, io.EOF
 		}
 		if data := s.feed.pop(); data != nil {

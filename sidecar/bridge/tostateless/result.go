@@ -3,6 +3,7 @@ package tostateless
 import (
 	"bytes"
 	"iter"
+	"slices"
 	"strconv"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
@@ -14,14 +15,6 @@ const (
 	resultComplete      = "complete"
 	resultInputRequired = "input_required"
 )
-
-// resultType is what a response's result says of itself.
-func resultType(m *mcp.Message) string {
-	if t, ok := rawjson.Text(rawjson.Find(m.Raw, m.Result, "resultType").Of(m.Raw)); ok {
-		return t
-	}
-	return resultComplete
-}
 
 // idEdit gives a response the id of the client's request, with its type.
 func idEdit(m *mcp.Message, id []byte) mcp.Edit {
@@ -50,31 +43,84 @@ func legacyError(m *mcp.Message, id []byte) []byte {
 
 // rewriting is one result on its way to a client.
 type rewriting struct {
+	// Set by rewrite, never changed.
 	method  string
 	version string // the client's
 	raw     []byte
+	m       *mcp.Message
+	members []rawjson.Member // of the result; nil when that is no object
 
 	mirrored map[string][]mcp.ParamHeader // of the tools of a list: what their calls repeat in headers
 	dropped  []string                     // tools that the list lost, and why
 }
 
-// legacyResult writes a server's response with a result for the request with that id: without what only the stateless
-// wire has, and without what the client's version cannot take. What stays keeps its bytes.
-func (w *rewriting) legacyResult(m *mcp.Message, id []byte) []byte {
-	w.raw = m.Raw
-	edits := []mcp.Edit{idEdit(m, id)}
+// rewrite begins to rewrite the response to a method for a client. Results may be long, so their members are looked for
+// once.
+func rewrite(m *mcp.Message, method, version string) *rewriting {
+	w := &rewriting{method: method, version: version, raw: m.Raw, m: m}
 	if rawjson.IsObject(m.Result.Of(m.Raw)) {
-		room := make([]byte, 0, m.Result.End-m.Result.Start)
-		text := w.textFor(m.Result)
-		b, _ := rawjson.Rewrite(room, m.Raw, m.Result, func(r rawjson.Member) (with []byte, keep bool) {
-			if text != nil && string(r.Name) == "content" {
-				return text, true
-			}
-			return w.member(r)
-		})
-		edits = append(edits, mcp.Edit{Span: m.Result, With: b})
+		w.members = slices.AppendSeq(make([]rawjson.Member, 0, 8), rawjson.Members(m.Raw, m.Result))
 	}
-	return rawjson.Splice(m.Raw, edits...)
+	return w
+}
+
+// find is the value of the result's first member with that name; absent when there is none.
+func (w *rewriting) find(name string) mcp.Span {
+	for _, r := range w.members {
+		if string(r.Name) == name {
+			return r.Value
+		}
+	}
+	return mcp.Span{}
+}
+
+// resultType is what the result says of itself.
+func (w *rewriting) resultType() string {
+	if t, ok := rawjson.Text(w.find("resultType").Of(w.raw)); ok {
+		return t
+	}
+	return resultComplete
+}
+
+// response writes the response for the request with that id: without what only the stateless wire has, and without what
+// the client's version cannot take. What stays keeps its bytes.
+func (w *rewriting) response(id []byte) []byte {
+	before, after := w.raw[:w.m.Result.Start], w.raw[w.m.Result.End:]
+	out, e := make([]byte, 0, len(w.raw)+len(id)), idEdit(w.m, id)
+	if e.Span.Start < len(before) {
+		out = mcp.Splice(out, before, e)
+		return append(w.appendResult(out), after...)
+	}
+	out = w.appendResult(append(out, before...))
+	e.Span.Start, e.Span.End = e.Span.Start-w.m.Result.End, e.Span.End-w.m.Result.End
+	return mcp.Splice(out, after, e)
+}
+
+func (w *rewriting) appendResult(out []byte) []byte {
+	if w.members == nil {
+		return append(out, w.m.Result.Of(w.raw)...)
+	}
+	out = append(out, '{')
+	text, first := w.textFor(), true
+	for _, r := range w.members {
+		with, keep := w.member(r)
+		if !keep {
+			continue
+		}
+		if text != nil && string(r.Name) == "content" {
+			with = text
+		}
+		if !first {
+			out = append(out, ',')
+		}
+		first = false
+		if with == nil {
+			out = append(out, r.Whole.Of(w.raw)...)
+			continue
+		}
+		out = append(append(out, w.raw[r.Whole.Start:r.Value.Start]...), with...)
+	}
+	return append(out, '}')
 }
 
 func (w *rewriting) isOld() bool { return w.version < mcp.Version20250618 }
@@ -122,11 +168,11 @@ func (w *rewriting) takesStructured(value mcp.Span) bool {
 
 // textFor is the content for a tool's result whose structuredContent the client cannot take and which has nothing else;
 // nil when nothing would be lost.
-func (w *rewriting) textFor(result mcp.Span) []byte {
+func (w *rewriting) textFor() []byte {
 	if w.method != mcp.MethodToolsCall {
 		return nil
 	}
-	structured, content := rawjson.Find(w.raw, result, "structuredContent"), rawjson.Find(w.raw, result, "content")
+	structured, content := w.find("structuredContent"), w.find("content")
 	value := structured.Of(w.raw)
 	if value == nil || string(value) == "null" || w.takesStructured(structured) || !rawjson.IsArray(content.Of(w.raw)) {
 		return nil

@@ -263,18 +263,22 @@ func FuzzResult(f *testing.F) {
 	} {
 		for i := range 3 {
 			f.Add([]byte(seed), uint8(i), uint8(i))
+			f.Add([]byte(seed), uint8(i), uint8(i+8))
 		}
 	}
 	methods := []string{mcp.MethodToolsList, mcp.MethodToolsCall, mcp.MethodPromptsGet, mcp.MethodResourcesList, mcp.MethodResourcesRead, "x/y"}
 	versions := mcp.SupportedVersions[1:]
 	f.Fuzz(func(t *testing.T, result []byte, method, version uint8) {
 		raw := append(append([]byte(`{"jsonrpc":"2.0","id":1,"result":`), result...), '}')
+		if version&8 != 0 { // the id behind the result
+			raw = append(append([]byte(`{"jsonrpc":"2.0","result":`), result...), `, "id":1 }`...)
+		}
 		m, err := scan(raw)
 		if err != nil || m.Kind != mcp.Response {
 			return
 		}
-		w := rewriting{method: methods[int(method)%len(methods)], version: versions[int(version)%len(versions)]}
-		out := w.legacyResult(&m, []byte(`"i"`))
+		w := rewrite(&m, methods[int(method)%len(methods)], versions[int(version)%len(versions)])
+		out := w.response([]byte(`"i"`))
 		n, err := scan(out)
 		if err != nil || !n.Answers([]byte(`"i"`)) {
 			t.Fatalf("%s became %s: %v", raw, out, err)
