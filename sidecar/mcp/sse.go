@@ -24,8 +24,9 @@ type Event struct {
 var ErrEventTooLarge = errors.New("a server-sent event above the size limit")
 
 const (
-	eventBuffer    = 4 << 10  // bytes of the first read
-	maxEventBuffer = 64 << 10 // bytes of a buffer that is kept after a large event
+	eventBuffer = 4 << 10 // bytes of the first read, and of the buffer that a reader keeps between events
+	quickGrowth = 8       // times, of a buffer up to slowGrowth bytes; a larger one doubles
+	slowGrowth  = 256 << 10
 )
 
 // EventReader reads server-sent events. An event is returned once its blank line is there, without waiting for more
@@ -66,7 +67,8 @@ func NewEventReader(r io.Reader, maxEvent int) *EventReader {
 // Reset makes the reader read another stream from its beginning, with the same limit. Memory is kept unless a large
 // event made it large.
 func (e *EventReader) Reset(r io.Reader) {
-	*e = EventReader{r: r, maxEvent: e.maxEvent, buf: keepSmall(e.buf), lf: -1, event: e.event}
+	e.giveBack()
+	*e = EventReader{r: r, maxEvent: e.maxEvent, buf: e.buf[:0], lf: -1, event: e.event}
 	e.event.clear()
 }
 
@@ -208,16 +210,22 @@ func (e *EventReader) makeRoom() {
 	pending := e.buf[e.start:]
 	switch {
 	case len(pending) == 0:
-		e.buf = keepSmall(e.buf)
+		e.giveBack()
 		if cap(e.buf) == 0 {
-			e.buf = make([]byte, 0, eventBuffer)
+			e.buf = takeBuffer(eventBuffer)
 		}
 	case len(e.buf) < cap(e.buf):
 		return
 	case len(pending) <= cap(e.buf)/2:
 		e.buf = append(e.buf[:0], pending...)
 	default:
-		e.buf = append(make([]byte, 0, min(2*cap(e.buf), e.maxEvent+eventBuffer)), pending...)
+		size := 2 * cap(e.buf)
+		if cap(e.buf) < slowGrowth {
+			size = quickGrowth * cap(e.buf)
+		}
+		larger := append(takeBuffer(min(size, e.maxEvent+eventBuffer)), pending...)
+		keepBuffer(e.buf)
+		e.buf = larger
 	}
 	e.rebase()
 }
@@ -226,8 +234,10 @@ func (e *EventReader) makeRoom() {
 // back at once, whatever was read behind the event.
 func (e *EventReader) leaveEvent() {
 	e.start = e.line
-	if rest := e.buf[e.start:]; cap(e.buf) > maxEventBuffer && len(rest) <= maxEventBuffer/2 {
-		e.buf = append(make([]byte, 0, max(eventBuffer, 2*len(rest))), rest...)
+	if rest := e.buf[e.start:]; cap(e.buf) > eventBuffer && len(rest) <= eventBuffer/2 {
+		small := append(takeBuffer(eventBuffer), rest...)
+		keepBuffer(e.buf)
+		e.buf = small
 		e.rebase()
 	}
 }
@@ -239,9 +249,19 @@ func (e *EventReader) rebase() {
 	e.start, e.lf = 0, -1
 }
 
+// giveBack empties the buffer, and gives it up if a large event made it large.
+func (e *EventReader) giveBack() {
+	if cap(e.buf) <= eventBuffer {
+		e.buf = e.buf[:0]
+		return
+	}
+	keepBuffer(e.buf)
+	e.buf = nil
+}
+
 // keepSmall empties a buffer, and gives it up if a large event made it large.
 func keepSmall(buf []byte) []byte {
-	if cap(buf) > maxEventBuffer {
+	if cap(buf) > eventBuffer {
 		return nil
 	}
 	return buf[:0]
@@ -297,6 +317,27 @@ func retryTime(value []byte) time.Duration {
 func AppendEvent(dst []byte, e Event) []byte {
 	const around = len("id: \nevent: \nretry: 1234567890\ndata: \n\n")
 	dst = slices.Grow(dst, len(e.ID)+len(e.Type)+len(e.Data)+around) // once, when dst is new
+	dst = appendFields(dst, e)
+	if len(e.Data) > 0 || e.HasID {
+		dst = appendData(dst, e.Data)
+	}
+	return append(dst, '\n')
+}
+
+// EventEnd is what comes after the data of an event that AppendEventStart began.
+const EventEnd = "\n\n"
+
+// AppendEventStart is AppendEvent up to the data, which is the caller's to write: for long data, which should not be copied.
+// It is not ok when the data cannot be written as it is, since it has more than one line.
+func AppendEventStart(dst []byte, e Event) (_ []byte, ok bool) {
+	if len(e.Data) == 0 || lineBreak(e.Data) >= 0 {
+		return dst, false
+	}
+	return append(appendFields(dst, e), "data: "...), true
+}
+
+// appendFields appends what comes before an event's data.
+func appendFields(dst []byte, e Event) []byte {
 	if e.HasID && !bytes.ContainsAny(e.ID, "\r\n\x00") {
 		dst = appendField(dst, "id", e.ID)
 	}
@@ -308,15 +349,12 @@ func AppendEvent(dst []byte, e Event) []byte {
 		dst = strconv.AppendInt(dst, e.Retry.Milliseconds(), 10)
 		dst = append(dst, '\n')
 	}
-	if len(e.Data) > 0 || e.HasID {
-		dst = appendData(dst, e.Data)
-	}
-	return append(dst, '\n')
+	return dst
 }
 
 func appendData(dst, data []byte) []byte {
 	for {
-		i := bytes.IndexAny(data, "\r\n")
+		i := lineBreak(data)
 		if i < 0 {
 			return appendField(dst, "data", data)
 		}
@@ -326,6 +364,18 @@ func appendData(dst, data []byte) []byte {
 		}
 		data = data[i+1:]
 	}
+}
+
+// lineBreak is the first CR or LF in data, or -1. Two quick searches cost less than one for either.
+func lineBreak(data []byte) int {
+	i := bytes.IndexByte(data, '\n')
+	if i >= 0 {
+		data = data[:i]
+	}
+	if j := bytes.IndexByte(data, '\r'); j >= 0 {
+		return j
+	}
+	return i
 }
 
 func appendField(dst []byte, name string, value []byte) []byte {

@@ -19,6 +19,12 @@ import (
 // keepAlive is the comment sent on a quiet stream.
 var keepAlive = []byte(": keep-alive\n\n")
 
+// longData is how long an event's data must be to be written from where it is, in bytes. Shorter data is copied, so that
+// the event is written at once.
+const longData = 16 << 10
+
+var eventEnd = []byte(mcp.EventEnd)
+
 // eventWriter is an open SSE answer. What is written goes out at the next flush, which comes before every wait; after a
 // quiet time a comment is sent. Its methods may be called by several goroutines.
 type eventWriter struct {
@@ -52,6 +58,15 @@ func (x *exchange) openEvents() *eventWriter {
 func (s *eventWriter) send(e mcp.Event) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(e.Data) > longData {
+		if start, ok := mcp.AppendEventStart(s.buf[:0], e); ok {
+			s.buf = start
+			s.writeLocked(start)
+			s.writeLocked(e.Data)
+			s.writeLocked(eventEnd)
+			return s.failed
+		}
+	}
 	s.buf = mcp.AppendEvent(s.buf[:0], e)
 	s.writeLocked(s.buf)
 	if cap(s.buf) > keptBody {
