@@ -163,7 +163,7 @@ type peer struct {
 	mu       sync.Mutex
 	streams  []*peerStream // every one that was opened
 	messages []posted
-	arrived  chan struct{} // capacity 1
+	arrived  chan struct{} // closed, and made anew, when one more came
 }
 
 type posted struct {
@@ -183,7 +183,7 @@ type peerStream struct {
 
 // newPeer serves a peer until the test ends.
 func newPeer(t testing.TB) *peer {
-	p := &peer{t: t, version: version20241105, arrived: make(chan struct{}, 1)}
+	p := &peer{t: t, version: version20241105, arrived: make(chan struct{})}
 	srv := httptest.NewServer(p)
 	p.url = srv.URL + "/sse"
 	t.Cleanup(func() {
@@ -211,9 +211,10 @@ func (p *peer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Sscanf(r.URL.Query().Get("session"), "%d", &stream)
 	p.mu.Lock()
 	p.messages = append(p.messages, posted{stream, r.Header, string(body), m})
+	close(p.arrived)
+	p.arrived = make(chan struct{})
 	refuse := p.refuse
 	p.mu.Unlock()
-	p.signal()
 	if refuse != nil {
 		if status, text := refuse(string(body)); status != 0 {
 			w.WriteHeader(status)
@@ -235,7 +236,6 @@ func (p *peer) stream(w http.ResponseWriter, r *http.Request) {
 	n := len(p.streams)
 	p.streams = append(p.streams, s)
 	p.mu.Unlock()
-	p.signal()
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	fmt.Fprintf(w, ": hello\n\nevent: endpoint\ndata: /messages?session=%d\n\n", n)
 	control := http.NewResponseController(w)
@@ -251,13 +251,6 @@ func (p *peer) stream(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			return
 		}
-	}
-}
-
-func (p *peer) signal() {
-	select {
-	case p.arrived <- struct{}{}:
-	default:
 	}
 }
 
@@ -298,9 +291,10 @@ func (p *peer) wait(what string, n int, match func(posted) bool) posted {
 			}
 			seen++
 		}
+		arrived := p.arrived
 		p.mu.Unlock()
 		select {
-		case <-p.arrived:
+		case <-arrived:
 		case <-late:
 			p.t.Fatalf("the server never saw %s", what)
 		}

@@ -182,21 +182,29 @@ func TestManyCallsOfOneSessionMeetTheirOwnAnswers(t *testing.T) {
 }
 
 func TestARestartedServerIsServedAgainByTheNextCall(t *testing.T) {
-	waits := make(chan string, 2)
+	waits, release := make(chan string, 1), make(chan struct{})
+	defer close(release) // the server's session does not end before its handlers
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := l.Addr().String()
 	begin := func(l net.Listener) func() {
-		server := sdkServer(waits)
+		server := sdkServer(nil)
+		sdk.AddTool(server, &sdk.Tool{Name: "hold"}, func(
+			context.Context, *sdk.CallToolRequest, input,
+		) (*sdk.CallToolResult, any, error) {
+			waits <- "begun"
+			<-release
+			return &sdk.CallToolResult{}, nil, nil
+		})
 		srv := &http.Server{Handler: sdk.NewSSEHandler(func(*http.Request) *sdk.Server { return server }, nil)}
 		go srv.Serve(l)
 		return func() { srv.Close() }
 	}
 	stop := begin(l)
 	session := open(t, newServer(t, "http://"+address+"/sse"))
-	done := start(t, testContext(t), session, toolCall("1", "wait", ""))
+	done := start(t, testContext(t), session, toolCall("1", "hold", ""))
 	<-waits
 	stop()
 	_, err = wait(t, done)
