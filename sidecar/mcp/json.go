@@ -230,18 +230,18 @@ func (s *scanner) str() bool {
 	}
 }
 
-// plain skips to the next quote, backslash or control character, eight bytes at a time: most of a large message is
-// inside of strings.
+// plain skips to the next quote, backslash or control character, many bytes at a time: most of a large message is inside
+// of strings.
 func (s *scanner) plain() {
-	const ones, high = 0x0101010101010101, 0x8080808080808080
 	data, i := s.data, s.pos
+	for ; i+32 <= len(data); i += 32 {
+		b := data[i : i+32]
+		if (notPlain(b) | notPlain(b[8:]) | notPlain(b[16:]) | notPlain(b[24:])) != 0 {
+			break
+		}
+	}
 	for ; i+8 <= len(data); i += 8 {
-		w := binary.LittleEndian.Uint64(data[i:])
-		quote, slash := w^(ones*'"'), w^(ones*'\\')
-		// The high bit of each byte that is zero or, for w itself, below 0x20. A borrow can mark bytes above the first
-		// one marked, which is the only one looked at.
-		marks := ((quote-ones)&^quote | (slash-ones)&^slash | (w-ones*0x20)&^w) & high
-		if marks != 0 {
+		if marks := notPlain(data[i:]); marks != 0 {
 			s.pos = i + bits.TrailingZeros64(marks)/8
 			return
 		}
@@ -250,6 +250,17 @@ func (s *scanner) plain() {
 		i++
 	}
 	s.pos = i
+}
+
+// notPlain has the high bit of the first of eight bytes that plain stops at, the lowest being b[0]; 0 when there is none.
+// Bits above the lowest one mean nothing: a borrow can set them.
+func notPlain(b []byte) uint64 {
+	const ones, high = 0x0101010101010101, 0x8080808080808080
+	w := binary.LittleEndian.Uint64(b)
+	// A quote is 0x22, so with 2 flipped it is 0x20, and it and the control characters are what is below 0x21; the space
+	// and what follows it stay above.
+	low, slash := w^(ones*2), w^(ones*'\\')
+	return ((low-ones*0x21)&^low | (slash-ones)&^slash) & high
 }
 
 // escape reads a backslash and what it escapes.

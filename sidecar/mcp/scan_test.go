@@ -411,3 +411,17 @@ func BenchmarkScan(b *testing.B) {
 		})
 	}
 }
+
+func TestAStringEndsAtTheFirstByteThatIsNotPlain(t *testing.T) {
+	for c := range 256 {
+		for at := range 70 { // in, between and behind the pieces that are looked at together
+			text := []byte(strings.Repeat("\xc3a! #~\x7f\xff", 10))
+			text[at] = byte(c)
+			s := scanner{data: text}
+			s.plain()
+			if want := map[bool]int{true: at, false: len(text)}[c < ' ' || c == '"' || c == '\\']; s.pos != want {
+				t.Fatalf("byte %#x at %d: stopped at %d, want %d", c, at, s.pos, want)
+			}
+		}
+	}
+}
