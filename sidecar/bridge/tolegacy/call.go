@@ -75,11 +75,20 @@ func (s *Server) begin(ctx context.Context, o *order, round int) (*upstream.Answ
 			return nil, err
 		}
 		a, err := s.send(ctx, o, s.newCall(o, p, round))
-		if again || !isGone(err) {
+		var not notHappened
+		switch {
+		case !errors.As(err, &not):
 			return a, err
+		case again:
+			return nil, s.fault(upstream.Unreachable, "forgot its session twice in a row", not.error)
 		}
 	}
 }
+
+// notHappened is the failure of a call that the server refused because it does not know the session any more.
+type notHappened struct{ error }
+
+func (e notHappened) Unwrap() error { return e.error }
 
 func (s *Server) newCall(o *order, p *pooled, round int) *call {
 	id := s.nextID()
@@ -136,6 +145,11 @@ func (k *call) removed() {
 // open sends the request, and reports whether its answer is a stream; anything else is the end of it.
 func (k *call) open(header http.Header) (streams bool) {
 	a, err := k.on.session.Call(k.ctx, &upstream.Call{Message: k.request, Header: header, Principal: k.principal})
+	if isGone(err) {
+		k.server.pool.forget(k.on)
+		k.fail(notHappened{err})
+		return false
+	}
 	if err != nil {
 		k.fail(k.failure(err))
 		return false
@@ -154,13 +168,14 @@ func (k *call) open(header http.Header) (streams bool) {
 	return false
 }
 
-// failure is what an error of the session's means to the client, and to the session.
+// failure is what an error of the session's means to the client, and to the session. That the session is gone is nothing
+// to a client that has none: the fate of its call is unknown.
 func (k *call) failure(err error) error {
 	var known *upstream.Error
 	switch {
 	case isGone(err):
 		k.server.pool.forget(k.on)
-		return err
+		return k.server.fault(upstream.Lost, "forgot its session during the call, whose fate is unknown", err)
 	case errors.As(err, &known):
 		return err
 	case errors.Is(err, errTooLong):

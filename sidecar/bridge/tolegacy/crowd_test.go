@@ -118,7 +118,10 @@ func TestTwoHundredClientsGetTheirOwn(t *testing.T) {
 	}
 	s.held.mu.Unlock()
 	for _, k := range left {
-		k.expire(k.absence) // as its time does
+		k.mu.Lock()
+		absence := k.absence
+		k.mu.Unlock()
+		k.expire(absence) // as its time does
 	}
 	nothingInUse(t, s)
 	if s.held.bytes != 0 {

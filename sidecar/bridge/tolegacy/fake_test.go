@@ -126,6 +126,7 @@ type script struct {
 	ctx  context.Context
 	gone chan struct{}
 	once sync.Once
+	lost *upstream.Error // what it ends with when it is closed; default: Lost
 }
 
 func newScript(ctx context.Context, messages ...string) *script {
@@ -139,7 +140,10 @@ func newScript(ctx context.Context, messages ...string) *script {
 func (e *script) Ready() bool { return len(e.feed) > 0 }
 
 func (e *script) Next() (mcp.Event, error) {
-	lost := &upstream.Error{Kind: upstream.Lost, Upstream: "old", Detail: "the stream is lost"}
+	lost := e.lost
+	if lost == nil {
+		lost = &upstream.Error{Kind: upstream.Lost, Upstream: "old", Detail: "the stream is lost"}
+	}
 	select {
 	case data, ok := <-e.feed:
 		if !ok {

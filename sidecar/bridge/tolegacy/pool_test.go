@@ -126,11 +126,34 @@ func TestASessionThatIsGoneIsReplacedOnceForACallThatDidNotHappen(t *testing.T) 
 	}
 	lost = 100
 	_, err := s.Call(testContext(t), c.tool("1", "t", "x", ""))
-	wantKind(t, err, upstream.SessionGone)
+	wantKind(t, err, upstream.Unreachable)
 	if n := f.count("tools/call"); n != 4 {
 		t.Errorf("%d attempts in all, want 4: two for each call", n)
 	}
 	eventually(t, "the sessions are closed", func() bool { opened, closed := f.opened(); return opened == 3 && closed == 3 })
+}
+
+func TestACallWhoseSessionIsLostDuringItIsNotMadeAgain(t *testing.T) {
+	for name, declared := range map[string]string{"": `{}`, "that may be asked": everything} {
+		t.Run(name, func(t *testing.T) {
+			f, _ := streaming(t)
+			f.call = func(ctx context.Context, _ *fakeSession, m *mcp.Message) (*upstream.Answer, error) {
+				e := newScript(ctx)
+				e.lost = &upstream.Error{Kind: upstream.SessionGone, Upstream: "old", Detail: "forgot its session"}
+				e.Close()
+				return e.answer(), nil
+			}
+			s := newBridge(t, f)
+			_, err := s.Call(testContext(t), newClient(t, s, "ann", declared).tool("1", "t", "x", ""))
+			wantKind(t, err, upstream.Lost)
+			if n := f.count("tools/call"); n != 1 {
+				t.Errorf("the call was made %d times, want once", n)
+			}
+			if n := s.sessionsForTest(); n != 0 {
+				t.Errorf("%d sessions are left, want the lost one forgotten", n)
+			}
+		})
+	}
 }
 
 func TestAServerThatForgotItsSessionsIsCalledAgain(t *testing.T) {
