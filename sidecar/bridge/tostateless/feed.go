@@ -294,7 +294,7 @@ func (f *feed) reopen(l *listen, missed bool) (next *listen, again bool) {
 		next, refused, err = f.open(f.ctx, nil)
 	}
 	if err != nil || refused != nil && errorCode(refused) != mcp.CodeMethodNotFound {
-		f.session.server.o.Log.Debug("could not listen for changes", "error", err)
+		f.session.server.o.Log.Debug("could not listen for changes", "error", err, "refused", refused != nil)
 		return nil, f.ctx.Err() == nil
 	}
 	if refused != nil || next.granted.isEmpty() {

@@ -3,9 +3,11 @@
 package tostateless_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -150,31 +152,44 @@ func (r *realServer) addTools() {
 // endpoint is a sidecar in front of the server, with the bridge.
 func (r *realServer) endpoint(t testing.TB) (url string) {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	spec := &outriggerv1.Upstream{
-		Name: "real", Transport: &outriggerv1.Upstream_Http{Http: &outriggerv1.HTTPTransport{Url: r.url}},
+	return serve(t, proxy.Options{Dial: func(u *outriggerv1.Upstream) (upstream.Server, error) {
+		inner, err := streamable.New(u.GetName(), u, streamable.Options{})
+		if err != nil {
+			return nil, err
+		}
+		return tostateless.New(inner, tostateless.Options{Upstream: u.GetName()}), nil
+	}}, r)
+}
+
+// federation is a sidecar that offers several servers as one.
+func federation(t testing.TB, servers ...*realServer) (url string) {
+	t.Helper()
+	d := proxy.Dialer{Log: slog.New(slog.DiscardHandler), Version: "test"}
+	return serve(t, proxy.Options{Dial: d.Dial, Federate: d.Federate}, servers...)
+}
+
+// serve is a sidecar with one binding for all servers.
+func serve(t testing.TB, o proxy.Options, servers ...*realServer) (url string) {
+	t.Helper()
+	o.Log = slog.New(slog.DiscardHandler)
+	o.Metrics = telemetry.NewMetrics(prometheus.NewRegistry(), "test")
+	p := proxy.New(o)
+	c := &config.Config{Generation: "1", Bindings: []*outriggerv1.Binding{{Name: "main", Selector: &outriggerv1.Selector{}, Path: "/mcp"}}}
+	for i, r := range servers {
+		name := fmt.Sprintf("real%d", i)
+		c.Upstreams = append(c.Upstreams, &outriggerv1.Upstream{
+			Name: name, Transport: &outriggerv1.Upstream_Http{Http: &outriggerv1.HTTPTransport{Url: r.url}},
+		})
+		c.Bindings[0].Upstreams = append(c.Bindings[0].Upstreams, &outriggerv1.UpstreamReference{Name: name})
 	}
-	p := proxy.New(proxy.Options{
-		Log: log, Metrics: telemetry.NewMetrics(prometheus.NewRegistry(), "test"),
-		Dial: func(u *outriggerv1.Upstream) (upstream.Server, error) {
-			inner, err := streamable.New(u.GetName(), u, streamable.Options{})
-			if err != nil {
-				return nil, err
-			}
-			return tostateless.New(inner, tostateless.Options{Upstream: u.GetName()}), nil
-		},
-	})
-	b := &outriggerv1.Binding{
-		Name: "main", Selector: &outriggerv1.Selector{}, Path: "/mcp", Upstreams: []*outriggerv1.UpstreamReference{{Name: "real"}},
-	}
-	if refused := p.Apply(&config.Config{Generation: "1", Upstreams: []*outriggerv1.Upstream{spec}, Bindings: []*outriggerv1.Binding{b}}); len(refused) > 0 {
+	if refused := p.Apply(c); len(refused) > 0 {
 		t.Fatalf("Apply refused %v", refused)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := proxy.NewServer(p, nil, log)
+	server := proxy.NewServer(p, nil, o.Log)
 	go server.Serve(l)
 	t.Cleanup(func() {
 		ctx, stop := context.WithTimeout(context.Background(), patience)
@@ -421,4 +436,67 @@ func (h *heard) hearsOfATool(t testing.TB, s *sdk.ClientSession) {
 		h.note(func() { now = h.tools })
 		return now > before
 	})
+}
+
+func TestALegacyClientUsesSeveralStatelessServersAsOne(t *testing.T) {
+	h, a, b := new(heard), newReal(t, false), newReal(t, true)
+	s := connect(t, federation(t, a, b), mcp.Version20251125, h.options())
+	if tools, err := s.ListTools(testContext(t), nil); err != nil || len(tools.Tools) != 16 {
+		t.Errorf("tools/list: %v, %v; want those of both", tools, err)
+	}
+	for _, server := range []string{"real0_", "real1_"} {
+		if got, want := call(t, s, server+"ask", "bob"), "state of bob:accept:who is bob"; got != want {
+			t.Errorf("ask of %s: %q, want %q", server, got, want)
+		}
+	}
+	if err := s.Subscribe(testContext(t), &sdk.SubscribeParams{URI: "file:///a"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.ResourceUpdated(testContext(t), &sdk.ResourceUpdatedNotificationParams{URI: "file:///a"}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the client hears of the resource", func() (yes bool) {
+		h.note(func() { yes = len(h.resources) > 0 && h.resources[0] == "file:///a" })
+		return yes
+	})
+}
+
+// A batch's members are translated like any call (2025-03-26, basic, "Batching").
+func TestABatchOfAnOldClientIsTranslated(t *testing.T) {
+	url := newReal(t, false).endpoint(t)
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	session := ""
+	post := func(body string) string {
+		q, err := http.NewRequestWithContext(testContext(t), http.MethodPost, url, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+		if session != "" {
+			q.Header.Set("Mcp-Session-Id", session)
+		}
+		res, err := transport.RoundTrip(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		session = cmp.Or(session, res.Header.Get("Mcp-Session-Id"))
+		return string(b)
+	}
+	post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`)
+	got := post(`[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"text":"one"}}},` +
+		`{"jsonrpc":"2.0","method":"notifications/initialized"},{"jsonrpc":"2.0","id":"2","method":"ping"}]`)
+	for _, want := range []string{`"id":1,`, `"text":"one"`, `{"jsonrpc":"2.0","id":"2","result":{}}`} {
+		if !strings.Contains(got, want) {
+			t.Errorf("got %s, want %s in it", got, want)
+		}
+	}
+	if strings.Contains(got, "resultType") {
+		t.Errorf("got %s, with what only the stateless wire has", got)
+	}
 }

@@ -108,85 +108,91 @@ func TestALongAnswerPassesAndAnEndlessOneDoesNot(t *testing.T) {
 	}
 }
 
-func TestArgumentsAreMirroredOnceTheToolIsKnown(t *testing.T) {
-	tools := `{"resultType":"complete","tools":[{"name":"t","inputSchema":{"type":"object","properties":{` +
-		`"s":{"type":"string","x-mcp-header":"S"},"n":{"type":"integer","x-mcp-header":"N"},"b":{"type":"boolean","x-mcp-header":"B"},` +
-		`"o":{"type":"object","properties":{"d":{"type":"string","x-mcp-header":"D"}}}}}}],"ttlMs":0,"cacheScope":"private"}`
-	ps, err := mcp.ParamHeaders([]byte(`{"type":"object","properties":{"s":{"type":"string","x-mcp-header":"S"},` +
-		`"n":{"type":"integer","x-mcp-header":"N"},"b":{"type":"boolean","x-mcp-header":"B"},` +
-		`"o":{"type":"object","properties":{"d":{"type":"string","x-mcp-header":"D"}}}}}`))
+// mirroring is the schema of a tool whose arguments are repeated in headers.
+const mirroring = `{"type":"object","properties":{"s":{"type":"string","x-mcp-header":"S"},"n":{"type":"integer","x-mcp-header":"N"},` +
+	`"b":{"type":"boolean","x-mcp-header":"B"},"o":{"type":"object","properties":{"d":{"type":"string","x-mcp-header":"D"}}}}}`
+
+const mirroringTools = `{"resultType":"complete","tools":[{"name":"t","inputSchema":` + mirroring + `}],"ttlMs":0,"cacheScope":"private"}`
+
+// newMirroring is a server with that tool, on the second page of its list. It holds calls to the headers.
+func newMirroring(t testing.TB) *fake {
+	t.Helper()
+	ps, err := mcp.ParamHeaders([]byte(mirroring))
 	if err != nil || len(ps) != 4 {
 		t.Fatal(ps, err)
 	}
-	newFake := func() *fake {
-		return &fake{script: func(s sent) (*upstream.Answer, error) {
-			switch {
-			case s.Method == mcp.MethodToolsList && s.Cursor.Present():
-				return s.result(tools), nil
-			case s.Method == mcp.MethodToolsList:
-				return s.result(`{"resultType":"complete","tools":[{"name":"other"}],"nextCursor":"p\u0032"}`), nil
-			}
-			if e := mcp.CheckParams(s.header, s.Arguments.Of(s.Raw), ps); e != nil {
-				return bodyAnswer(mcp.AppendError(nil, s.ID.Of(s.Raw), e)), nil
-			}
-			return s.result(`{"resultType":"complete"}`), nil
-		}}
+	return &fake{script: func(s sent) (*upstream.Answer, error) {
+		switch {
+		case s.Method == mcp.MethodToolsList && s.Cursor.Present():
+			return s.result(mirroringTools), nil
+		case s.Method == mcp.MethodToolsList:
+			return s.result(`{"resultType":"complete","tools":[{"name":"other"}],"nextCursor":"p\u0032"}`), nil
+		}
+		if e := mcp.CheckParams(s.header, s.Arguments.Of(s.Raw), ps); e != nil {
+			return bodyAnswer(mcp.AppendError(nil, s.ID.Of(s.Raw), e)), nil
+		}
+		return s.result(`{"resultType":"complete"}`), nil
+	}}
+}
+
+// params are a request's mirrored arguments.
+func (s sent) params() string {
+	var all []string
+	for _, name := range []string{"S", "N", "B", "D"} {
+		if v, ok := s.header["Mcp-Param-"+name]; ok {
+			all = append(all, name+"="+v[0])
+		}
 	}
-	tests := []struct{ arguments, headers string }{
-		{`{"s":"a","n":5,"b":true,"o":{"d":""}}`, "S=a N=5 B=true D="},
-		{`{"s":" Zürich ","n":-1}`, "S==?base64?IFrDvHJpY2gg?= N=-1"},
-		{`{"s":null,"o":null,"n":1e2,"b":false}`, "N=100 B=false"},
-		{`{}`, ""},
-		{`{"s":"q\u0022","o":{"d":"=?base64?eA==?="}}`, `S=q" D==?base64?PT9iYXNlNjQ/ZUE9PT89?=`},
+	return strings.Join(all, " ")
+}
+
+func TestArgumentsAreMirroredOnceTheServerAsksForIt(t *testing.T) {
+	tests := []struct {
+		arguments, headers string
+		calls              int // of two: refused, sent again, and right at once
+	}{
+		{`{"s":"a","n":5,"b":true,"o":{"d":""}}`, "S=a N=5 B=true D=", 3},
+		{`{"s":" Zürich ","n":-1}`, "S==?base64?IFrDvHJpY2gg?= N=-1", 3},
+		{`{"s":null,"o":null,"n":1e2,"b":false}`, "N=100 B=false", 3},
+		{`{}`, "", 2},
+		{`{"s":"q\u0022","o":{"d":"=?base64?eA==?="}}`, `S=q" D==?base64?PT9iYXNlNjQ/ZUE9PT89?=`, 3},
 	}
 	for _, tt := range tests {
-		f := newFake()
+		f := newMirroring(t)
 		c := connect(t, newBridge(t, f), "2025-11-25", `{}`)
 		for range 2 {
 			c.tool(`1`, "t", tt.arguments).is(t, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 		}
-		var got []string
 		calls := f.calls(mcp.MethodToolsCall)
-		for _, name := range []string{"S", "N", "B", "D"} {
-			if v, ok := calls[len(calls)-1].header["Mcp-Param-"+name]; ok {
-				got = append(got, name+"="+v[0])
-			}
-		}
-		if got := strings.Join(got, " "); got != tt.headers {
-			t.Errorf("%s: headers %q, want %q", tt.arguments, got, tt.headers)
-		}
-		want := 3 // refused, sent again, and right at once
-		if tt.headers == "" {
-			want = 2
-		}
-		if len(calls) != want {
-			t.Errorf("%s: %d calls, want %d", tt.arguments, len(calls), want)
+		if got := calls[len(calls)-1].params(); got != tt.headers || len(calls) != tt.calls {
+			t.Errorf("%s: %d calls and headers %q, want %d and %q", tt.arguments, len(calls), got, tt.calls, tt.headers)
 		}
 	}
-	t.Run("learned from the client's own list", func(t *testing.T) {
-		f := newFake()
-		c := connect(t, newBridge(t, f), "2025-11-25", `{}`)
-		c.do(`1`, mcp.MethodToolsList, `{"cursor":"x"}`).has(t, `"name":"t"`)
-		c.tool(`2`, "t", `{"s":"a"}`).has(t, `"result":{}`)
-		if n := len(f.calls(mcp.MethodToolsCall)); n != 1 {
-			t.Errorf("%d calls, want one that was right at once", n)
+}
+
+func TestArgumentsAreMirroredOnceTheClientListedTools(t *testing.T) {
+	f := newMirroring(t)
+	c := connect(t, newBridge(t, f), "2025-11-25", `{}`)
+	c.do(`1`, mcp.MethodToolsList, `{"cursor":"x"}`).has(t, `"name":"t"`)
+	c.tool(`2`, "t", `{"s":"a"}`).has(t, `"result":{}`)
+	if n := len(f.calls(mcp.MethodToolsCall)); n != 1 {
+		t.Errorf("%d calls, want one that was right at once", n)
+	}
+}
+
+func TestARefusalThatHeadersDoNotCureIsTheAnswer(t *testing.T) {
+	f := &fake{script: func(s sent) (*upstream.Answer, error) {
+		if s.Method == mcp.MethodToolsList {
+			return s.result(mirroringTools), nil
 		}
-	})
-	t.Run("a refusal that headers do not cure", func(t *testing.T) {
-		f := newFake()
-		f.become(func(s sent) (*upstream.Answer, error) {
-			if s.Method == mcp.MethodToolsList {
-				return s.result(tools), nil
-			}
-			return s.error(mcp.CodeHeaderMismatch, ""), nil
-		})
-		c := connect(t, newBridge(t, f), "2025-11-25", `{}`)
-		c.tool(`1`, "t", `{"s":"a"}`).has(t, `-32603`, `said the server`)
-		c.tool(`1`, "u", `{"s":"a"}`).has(t, `-32603`)
-		if n := len(f.calls(mcp.MethodToolsCall)); n != 3 {
-			t.Errorf("%d calls, want one again for the tool that has headers alone", n)
-		}
-	})
+		return s.error(mcp.CodeHeaderMismatch, ""), nil
+	}}
+	c := connect(t, newBridge(t, f), "2025-11-25", `{}`)
+	c.tool(`1`, "t", `{"s":"a"}`).has(t, `-32603`, `said the server`)
+	c.tool(`1`, "u", `{"s":"a"}`).has(t, `-32603`)
+	if n := len(f.calls(mcp.MethodToolsCall)); n != 3 {
+		t.Errorf("%d calls, want one again for the tool that has headers alone", n)
+	}
 }
 
 func TestServersThatHaveSessionsAreLeftAlone(t *testing.T) {

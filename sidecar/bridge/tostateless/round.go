@@ -3,7 +3,6 @@ package tostateless
 import (
 	"crypto/rand"
 	"errors"
-	"fmt"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
@@ -61,20 +60,20 @@ func (c *session) newRound(raw []byte, requests mcp.Span) (*round, error) {
 
 // mayAsk holds a server to what the client declared (basic/patterns/mrtr).
 func (c *session) mayAsk(method string, raw []byte, params mcp.Span) error {
-	may := false
+	what, may := "something that no client answers", false
 	switch method {
 	case mcp.MethodElicit:
-		may = c.declared.form
+		what, may = "a form, which it did not declare", c.declared.form
 		if isURL(raw, params) {
-			may = c.declared.url
+			what, may = "a URL to be opened, which it did not declare", c.declared.url
 		}
 	case mcp.MethodCreateMessage:
-		may = c.declared.sampling
+		what, may = "sampling, which it did not declare", c.declared.sampling
 	case mcp.MethodRootsList:
-		may = c.declared.roots
+		what, may = "roots, which it did not declare", c.declared.roots
 	}
 	if !may {
-		return fmt.Errorf("asked the client for %.64q, which it did not declare", method)
+		return errors.New("asked the client for " + what)
 	}
 	return nil
 }
