@@ -2,47 +2,30 @@ package proxy
 
 import (
 	"bytes"
-	"encoding/json"
 	"io"
-	"maps"
-	"sync"
-	"sync/atomic"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/mirror"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
-const (
-	// maxMirroring is how many tools with mirrored arguments are remembered.
-	maxMirroring = 10_000
-	// maxToolsPage is the longest page of tools/list that is looked into.
-	maxToolsPage = 16 << 20
-)
+// maxToolsPage is the longest page of tools/list that is looked into.
+const maxToolsPage = 16 << 20
 
-// mirrors is what a server's tools/list said of arguments that clients repeat in Mcp-Param-* headers (server/tools,
-// "x-mcp-header"). A server over HTTP judges those headers itself, by the same bytes; for a process behind stdio the
-// sidecar is the HTTP server, so it has to. It knows the tools that were listed through it.
-type mirrors struct {
-	known atomic.Pointer[map[string][]mcp.ParamHeader] // by tool; nil until one has any
-	mu    sync.Mutex                                   // held while known is replaced
-}
+// mirrors is what a server's tools/list said of arguments that clients repeat in headers. A server over HTTP judges those
+// itself, by the same bytes; for a process behind stdio the sidecar is the HTTP server, so it has to. It knows the tools
+// that were listed through it. Nil for servers over HTTP.
+type mirrors struct{ tools mirror.Tools }
 
 // check holds a call's headers to its arguments.
-//
-// Hot: a server whose tools mirror nothing costs one load.
 func (m *mirrors) check(x *exchange) error {
-	if m == nil || x.msg.Method != mcp.MethodToolsCall {
+	if m == nil {
 		return nil
 	}
-	known := m.known.Load()
-	if known == nil {
-		return nil
+	if e := m.tools.Check("", x.r.Header, &x.msg); e != nil {
+		return e
 	}
-	e := mcp.CheckParams(x.r.Header, x.msg.Arguments.Of(x.msg.Raw), (*known)[string(x.msg.Name)])
-	if e == nil {
-		return nil
-	}
-	return e
+	return nil
 }
 
 // learn looks into an answer to tools/list and hands it on unchanged.
@@ -58,53 +41,14 @@ func (m *mirrors) learn(x *exchange, a *upstream.Answer) error {
 	if len(body) > maxToolsPage {
 		return nil
 	}
-	var list struct {
-		Result struct {
-			Tools []struct {
-				Name        string          `json:"name"`
-				InputSchema json.RawMessage `json:"inputSchema"`
-			} `json:"tools"`
-		} `json:"result"`
+	if response, err := mcp.Scan(body, mcp.Limits{MaxDepth: mcp.AnswerDepth}); err == nil {
+		m.tools.Learn("", &response)
 	}
-	if json.Unmarshal(body, &list) != nil {
-		return nil // the client will see for itself
-	}
-	found := make(map[string][]mcp.ParamHeader)
-	for _, t := range list.Result.Tools {
-		ps, err := mcp.ParamHeaders(t.InputSchema)
-		if err != nil {
-			ps = nil // an invalid tool: clients drop it, so none mirrors for it
-		}
-		found[t.Name] = ps
-	}
-	m.merge(found)
-	return nil
+	return nil // the client will see for itself what is wrong with it
 }
 
 // readAhead is a body of which some was read, from its beginning.
 type readAhead struct {
 	io.Reader
 	io.Closer
-}
-
-// merge replaces what is known of the tools found.
-func (m *mirrors) merge(found map[string][]mcp.ParamHeader) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	next := make(map[string][]mcp.ParamHeader)
-	if known := m.known.Load(); known != nil {
-		next = maps.Clone(*known)
-	}
-	for name, ps := range found {
-		if len(ps) == 0 {
-			delete(next, name)
-		} else if len(next) < maxMirroring {
-			next[name] = ps
-		}
-	}
-	if len(next) == 0 {
-		m.known.Store(nil)
-		return
-	}
-	m.known.Store(&next)
 }

@@ -57,10 +57,13 @@ type outcome func(id []byte) (response []byte, status int, err error)
 // carry sends a client's request to a session.
 func (s *Server) carry(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
 	o, refused := s.read(c)
-	switch {
-	case refused != nil:
+	if refused != nil {
 		return refusal(c.Message, refused), nil
-	case o.state != "":
+	}
+	if e := s.mirrored.Check(o.principal, c.Header, c.Message); e != nil { // this is the tools' HTTP server
+		return refusal(c.Message, e), nil
+	}
+	if o.state != "" {
 		return s.retry(ctx, o, true)
 	}
 	return s.begin(ctx, o, 1)
@@ -192,6 +195,9 @@ func (k *call) respondLocked(m *mcp.Message, id []byte) (body []byte, status int
 		if body, status, err := k.askForURLsLocked(m, id); body != nil || err != nil {
 			return body, status, err
 		}
+	}
+	if k.method == mcp.MethodToolsList {
+		k.server.mirrored.Learn(k.principal, m)
 	}
 	body, status, ok := fromLegacy(m, k.method, id)
 	if !ok {

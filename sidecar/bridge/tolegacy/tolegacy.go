@@ -28,6 +28,7 @@ import (
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/proto/resource"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/mirror"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/seal"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -79,6 +80,7 @@ type Server struct {
 	held       *heldCalls
 	declared   *capabilityCache
 	discovery  discovery
+	mirrored   mirror.Tools
 
 	lastID atomic.Int64 // of requests at the server
 }

@@ -1,0 +1,91 @@
+// Package mirror remembers which arguments of which tools clients repeat in Mcp-Param-* headers (MCP 2026-07-28,
+// server/tools, "x-mcp-header"), as tools/list has told. Whoever is the HTTP server of such tools judges the headers by it,
+// and whoever is their client writes them by it.
+package mirror
+
+import (
+	"net/http"
+	"sync"
+	"sync/atomic"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
+)
+
+// maxTools is how many tools with mirrored arguments are remembered; then they are all forgotten.
+const maxTools = 10_000
+
+// Tools are what is known of one server's tools. The zero value knows none. It is safe for concurrent use.
+type Tools struct {
+	some atomic.Bool // any tool has any; most servers have none, and then nothing is looked up
+	mu   sync.Mutex  // guards below
+	by   map[key][]mcp.ParamHeader
+}
+
+// key is a tool as one principal sees it.
+type key struct{ principal, tool string }
+
+// Of is a tool's mirrored arguments, as far as they are known.
+//
+// Hot: a server whose tools mirror nothing costs one load.
+func (t *Tools) Of(principal string, tool []byte) []mcp.ParamHeader {
+	if !t.some.Load() {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.by[key{principal, string(tool)}]
+}
+
+// Check holds the headers of a tools/call to its arguments; nil when they agree, or nothing is known.
+func (t *Tools) Check(principal string, h http.Header, m *mcp.Message) *mcp.Error {
+	if m.Method != mcp.MethodToolsCall {
+		return nil
+	}
+	ps := t.Of(principal, m.Name)
+	if len(ps) == 0 {
+		return nil
+	}
+	return mcp.CheckParams(h, m.Arguments.Of(m.Raw), ps)
+}
+
+// Learn takes note of the tools in a response to tools/list, and returns their names. A tool whose annotations are
+// invalid mirrors nothing: clients drop it.
+func (t *Tools) Learn(principal string, response *mcp.Message) (tools []string) {
+	list := rawjson.Find(response.Raw, response.Result, "tools")
+	if !rawjson.IsArray(list.Of(response.Raw)) {
+		return nil
+	}
+	found := make(map[key][]mcp.ParamHeader)
+	for tool := range rawjson.Elements(response.Raw, list) {
+		name, ok := rawjson.Text(rawjson.Find(response.Raw, tool, "name").Of(response.Raw))
+		if !ok {
+			continue
+		}
+		tools = append(tools, name)
+		schema := rawjson.Find(response.Raw, tool, "inputSchema").Of(response.Raw)
+		ps, err := mcp.ParamHeaders(schema)
+		if err != nil {
+			ps = nil
+		}
+		found[key{principal, name}] = ps
+	}
+	t.merge(found)
+	return tools
+}
+
+func (t *Tools) merge(found map[key][]mcp.ParamHeader) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for k, ps := range found {
+		switch {
+		case len(ps) == 0:
+			delete(t.by, k)
+			continue
+		case t.by == nil || len(t.by) >= maxTools:
+			t.by = make(map[key][]mcp.ParamHeader)
+		}
+		t.by[k] = ps
+		t.some.Store(true)
+	}
+}
