@@ -16,6 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/federate"
 	"github.com/outrigger-mesh/outrigger/sidecar/seal"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream/sse"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream/stdio"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream/streamable"
 )
@@ -93,6 +94,15 @@ func (d Dialer) transport(u *outriggerv1.Upstream) (upstream.Server, error) {
 			Log: log, Credential: credential, UserAgent: "outrigger/" + d.Version,
 			ClientInfo: streamable.ClientInfo{Name: "outrigger", Version: d.Version},
 		})
+	case *outriggerv1.Upstream_Sse:
+		credential, err := d.credential(u.GetCredential())
+		if err != nil {
+			return nil, fmt.Errorf("spec.credential: %w", err)
+		}
+		return sse.New(u.GetName(), u, sse.Options{
+			Log: log, Credential: credential, UserAgent: "outrigger/" + d.Version,
+			ClientInfo: streamable.ClientInfo{Name: "outrigger", Version: d.Version},
+		})
 	case *outriggerv1.Upstream_Stdio:
 		return stdio.New(u.GetName(), u, stdio.Options{Log: log, ClientName: "outrigger", ClientVersion: d.Version})
 	}
@@ -101,8 +111,11 @@ func (d Dialer) transport(u *outriggerv1.Upstream) (upstream.Server, error) {
 
 // Outside is a digest of what Dial would read beside the resource now: the credential, and the authorities to trust.
 func (d Dialer) Outside(u *outriggerv1.Upstream) ([]byte, error) {
-	h := u.GetHttp()
-	if h == nil || u.GetCredential() == nil && h.GetCaFile() == "" {
+	transport, caFile := "http", u.GetHttp().GetCaFile()
+	if s := u.GetSse(); s != nil {
+		transport, caFile = "sse", s.GetCaFile()
+	}
+	if u.GetCredential() == nil && caFile == "" {
 		return nil, nil
 	}
 	credential, err := d.credential(u.GetCredential())
@@ -111,10 +124,10 @@ func (d Dialer) Outside(u *outriggerv1.Upstream) ([]byte, error) {
 	}
 	digest := sha256.New()
 	fmt.Fprintf(digest, "%q %q ", credential.Header, credential.Value)
-	if h.GetCaFile() != "" {
-		pem, err := os.ReadFile(h.GetCaFile())
+	if caFile != "" {
+		pem, err := os.ReadFile(caFile)
 		if err != nil {
-			return nil, fmt.Errorf("spec.http.caFile: %w", err)
+			return nil, fmt.Errorf("spec.%s.caFile: %w", transport, err)
 		}
 		digest.Write(pem)
 	}
