@@ -11,8 +11,13 @@ import (
 )
 
 // admit refuses requests that a browser was led to make (DNS rebinding, foreign pages): Host on loopback connections or
-// where hosts are listed, and Origin wherever it is present (basic/transports/streamable-http, Security Warning).
+// where hosts are listed, and Origin wherever it is present (basic/transports/streamable-http, Security Warning). And it
+// refuses those that this sidecar sent itself, through others: nothing would end them.
 func (ep *endpoint) admit(r *http.Request) error {
+	if via := r.Header["Via"]; len(via) > 0 && ep.via != "" && passed(via, ep.via) {
+		return &refusal{status: http.StatusLoopDetected, code: mcp.CodeInternalError, reason: "loop",
+			message: "this request has come round to a sidecar that it passed before: an upstream leads back here"}
+	}
 	loopback := onLoopback(r)
 	if !ep.hostAllowed(r.Host, loopback) {
 		return forbidden("host_refused", "the Host header names a host that this endpoint does not serve")
@@ -25,6 +30,18 @@ func (ep *endpoint) admit(r *http.Request) error {
 		return forbidden("origin_refused", "the Origin header names an origin that may not use this endpoint")
 	}
 	return nil
+}
+
+// passed reports whether a request's Via (RFC 9110, 7.6.3) names a proxy.
+func passed(via []string, name string) bool {
+	for _, line := range via {
+		for hop := range strings.SplitSeq(line, ",") {
+			if fields := strings.Fields(hop); len(fields) > 1 && fields[1] == name {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func forbidden(reason, message string) error {

@@ -33,6 +33,7 @@ type Dialer struct {
 	Sealer *seal.Sealer    // of what clients are given to bring back; nil: each server has its own
 	Holder tolegacy.Holder // this sidecar, where it holds calls for others; zero: it is not found
 	Peers  tolegacy.Peers  // the others; nil: they are not asked
+	Via    string          // Options.Via
 }
 
 // bridged is a server that clients of both wires can use.
@@ -92,7 +93,7 @@ func (d Dialer) transport(u *outriggerv1.Upstream) (upstream.Server, error) {
 		}
 		return streamable.New(u.GetName(), u, streamable.Options{
 			Log: log, Credential: credential, UserAgent: "outrigger/" + d.Version,
-			ClientInfo: streamable.ClientInfo{Name: "outrigger", Version: d.Version},
+			ClientInfo: streamable.ClientInfo{Name: "outrigger", Version: d.Version}, Via: d.Via,
 		})
 	case *outriggerv1.Upstream_Sse:
 		credential, err := d.credential(u.GetCredential())
@@ -101,7 +102,7 @@ func (d Dialer) transport(u *outriggerv1.Upstream) (upstream.Server, error) {
 		}
 		return sse.New(u.GetName(), u, sse.Options{
 			Log: log, Credential: credential, UserAgent: "outrigger/" + d.Version,
-			ClientInfo: streamable.ClientInfo{Name: "outrigger", Version: d.Version},
+			ClientInfo: streamable.ClientInfo{Name: "outrigger", Version: d.Version}, Via: d.Via,
 		})
 	case *outriggerv1.Upstream_Stdio:
 		return stdio.New(u.GetName(), u, stdio.Options{Log: log, ClientName: "outrigger", ClientVersion: d.Version})

@@ -60,6 +60,7 @@ type endpoint struct {
 	readTimeout time.Duration
 	keepAlive   time.Duration
 	accessLog   bool
+	via         string // Options.Via
 
 	ended context.Context // done once drain was called: open streams end
 	drain context.CancelFunc
@@ -239,6 +240,7 @@ func (p *Proxy) newEndpoint(b *outriggerv1.Binding, running *endpoint, next *tab
 		readTimeout: full.GetLimits().GetReadTimeout().AsDuration(),
 		keepAlive:   full.GetKeepAlive().AsDuration(),
 		accessLog:   full.GetAccessLog(),
+		via:         p.Via,
 	}
 	for _, h := range full.GetHosts() {
 		ep.hosts[hostname(h)] = true

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/config"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -481,5 +482,39 @@ func wantOurs(t testing.TB, m rpcReply, reason string) {
 	t.Helper()
 	if want := fmt.Sprintf(`{"source":"outrigger","reason":%q}`, reason); m.Error == nil || string(m.Error.Data) != want {
 		t.Errorf("error %+v, want data %s", m.Error, want)
+	}
+}
+
+// A binding whose upstream leads back to it, through another sidecar.
+func TestACallThatComesRoundIsRefused(t *testing.T) {
+	var second *rig
+	first := newRig(t, &outriggerv1.Upstream{Name: "up", Era: outriggerv1.Era_ERA_STATELESS, Transport: &outriggerv1.Upstream_Http{
+		Http: &outriggerv1.HTTPTransport{Url: "http://127.0.0.1:1/mcp"}}})
+	spec := func(to *rig) *outriggerv1.Upstream {
+		return &outriggerv1.Upstream{Name: "up", Era: outriggerv1.Era_ERA_STATELESS,
+			Transport: &outriggerv1.Upstream_Http{Http: &outriggerv1.HTTPTransport{Url: to.url}}}
+	}
+	for i, r := range []*rig{first, nil} {
+		via := fmt.Sprint("sidecar-", i)
+		if r == nil {
+			second = newRig(t, spec(first))
+			r = second
+		}
+		r.Via = via
+		r.Dial = Dialer{Log: first.Log, Version: "test", Via: via}.Dial
+	}
+	first.apply(func(c *config.Config) { c.Upstreams[0] = spec(second); c.Bindings[0].AccessLog = proto.Bool(false) })
+	second.apply(func(c *config.Config) {
+		c.Upstreams[0].Timeouts = &outriggerv1.Timeouts{}
+		c.Bindings[0].AccessLog = proto.Bool(false)
+	})
+	p := first.callModern("1", "echo", "{}")
+	if m := p.rpc(t); p.status != 508 || m.Error == nil || !strings.Contains(m.Error.Message, "come round") {
+		t.Errorf("got %d %s, want 508 and why", p.status, p.body)
+	}
+	h := modern("tools/call", "echo")
+	h["Via"] = "1.1 other, 1.0 sidecar-00 (a comment)"
+	if p := second.do("POST", h, modernCall("2", "echo", "{}")); p.status == 508 && !strings.Contains(p.body, "come round") {
+		t.Errorf("another proxy's Via: %d %s", p.status, p.body)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -47,10 +48,11 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 	}
 	dialer := proxy.Dialer{
 		Log: log, CredentialsDir: o.credentialsDir, Version: buildVersion(), Sealer: k.sealer, Holder: k.holder, Peers: k.peers(),
+		Via: "outrigger-" + rand.Text(),
 	}
 	p := proxy.New(proxy.Options{
 		Log: log, Metrics: telemetry.NewMetrics(reg, buildVersion()), Access: access,
-		Dial: dialer.Dial, Outside: dialer.Outside, Federate: dialer.Federate,
+		Dial: dialer.Dial, Outside: dialer.Outside, Federate: dialer.Federate, Via: dialer.Via,
 	})
 	src, err := newSource(o, p, k, reg, log)
 	if err != nil {

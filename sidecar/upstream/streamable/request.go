@@ -45,6 +45,9 @@ func fixedHead(method string, to *url.URL, o Options) string {
 		b.WriteString("Accept: text/event-stream\r\n")
 	}
 	b.WriteString("Accept-Encoding: identity\r\n")
+	if o.Via != "" {
+		b.WriteString("Via: 1.1 " + o.Via + "\r\n")
+	}
 	if o.Credential.Header != "" {
 		b.WriteString(o.Credential.Header + ": " + o.Credential.Value + "\r\n")
 	}
@@ -108,12 +111,13 @@ func first(h http.Header, name string) string {
 	return ""
 }
 
-// isParam reports whether a client's header repeats an argument for the server. Beside these only trace context travels
-// on, so neither a credential nor another session's id can.
+// isParam reports whether a client's header repeats an argument for the server. Beside these only what says where a call
+// came from travels on, so neither a credential nor another session's id can.
 func isParam(name string) bool { return strings.HasPrefix(name, mcp.HeaderParamPrefix) }
 
+// isTrace reports whether a header is trace context, or the way that the call took.
 func isTrace(name string) bool {
-	return name == "Traceparent" || name == "Tracestate" || name == "Baggage"
+	return name == "Traceparent" || name == "Tracestate" || name == "Baggage" || name == "Via"
 }
 
 func appendField(b []byte, name, value string) ([]byte, error) {

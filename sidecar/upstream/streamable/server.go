@@ -37,6 +37,7 @@ type Options struct {
 	Credential Credential   // default: none
 	UserAgent  string       // default "outrigger"
 	ClientInfo ClientInfo   // how the sidecar's own probes and checks introduce themselves; default: name "outrigger"
+	Via        string       // the name by which this process knows itself in Via (RFC 9110, 7.6.3); default: no Via is sent
 }
 
 // Credential is a request header with its value, resolved. It is sent with every request and appears in no log.
