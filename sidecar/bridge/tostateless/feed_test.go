@@ -423,3 +423,93 @@ func TestRoundsAreBounded(t *testing.T) {
 		})
 	}
 }
+
+func TestTheLastSubscriptionsEndIsTheListensEnd(t *testing.T) {
+	l := newListening()
+	l.discover = `{"capabilities":{"resources":{"subscribe":true}}}`
+	c := connect(t, newBridge(t, l), "2025-11-25", `{}`)
+	out := c.listen()
+	if n := l.count(); n != 0 {
+		t.Errorf("%d listens for nothing", n)
+	}
+	c.do(`1`, mcp.MethodResourcesSubscribe, `{"uri":"a"}`).has(t, `"result":{}`)
+	if got := l.filters(); len(got) != 1 || got[0] != `{"resourceSubscriptions":["a"]}` {
+		t.Errorf("asked for %q", got)
+	}
+	l.stream(0).feed <- updated("a")
+	response{200, next(t, out), nil}.has(t, `"a"`)
+	c.do(`2`, mcp.MethodResourcesUnsubscribe, `{"uri":"a"}`).has(t, `"result":{}`)
+	if n := l.count(); n != 1 || !l.stream(0).isClosed() {
+		t.Errorf("%d listens, the first closed: %v; want it closed and no other", n, l.stream(0).isClosed())
+	}
+	c.do(`3`, mcp.MethodResourcesSubscribe, `{"uri":"b"}`).has(t, `"result":{}`)
+	l.stream(1).feed <- updated("b")
+	response{200, next(t, out), nil}.has(t, `"b"`)
+}
+
+func TestAResourceThatIsGoneTakesNoListsWithIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newListening()
+		s := New(l, Options{Upstream: "new"})
+		c := connect(t, s, "2025-11-25", `{}`)
+		c.do(`1`, mcp.MethodResourcesSubscribe, `{"uri":"a"}`).has(t, `"result":{}`)
+		inner := l.script
+		l.become(func(q sent) (*upstream.Answer, error) {
+			if strings.Contains(q.param("notifications"), "resourceSubscriptions") {
+				return q.error(mcp.CodeInvalidParams, ""), nil
+			}
+			return inner(q)
+		})
+		l.stream(0).feed <- `{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete"}}` // the orderly end
+		time.Sleep(time.Minute)
+		if got := l.filters(); got[len(got)-1] != lists+"}" {
+			t.Errorf("asked for %q, want the lists alone at last", got)
+		}
+		if l.count() != 2 || l.stream(1).isClosed() {
+			t.Errorf("%d listens, want a second that goes on", l.count())
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Whatever comes at once, nothing is left open and nobody waits for ever.
+func TestListensSubscriptionsAndTheEndAtOnce(t *testing.T) {
+	for range 20 {
+		l := newListening()
+		s := New(l, Options{Upstream: "new"})
+		c := connect(t, s, "2025-11-25", `{}`)
+		var wait sync.WaitGroup
+		for i := range 4 {
+			wait.Go(func() {
+				uri := fmt.Sprintf(`{"uri":"%d"}`, i%2)
+				for _, method := range []string{mcp.MethodResourcesSubscribe, mcp.MethodResourcesUnsubscribe, mcp.MethodResourcesSubscribe} {
+					if a, err := c.session.Call(context.Background(), requestCall(t, `1`, method, uri)); err == nil {
+						a.Close()
+					}
+				}
+			})
+		}
+		wait.Go(func() {
+			if out, err := c.session.Listen(context.Background()); err == nil {
+				_, _ = rest(out)
+				out.Close()
+			}
+		})
+		wait.Go(func() {
+			eventually(t, "there is a listen", func() bool { return l.count() > 0 })
+			l.stream(0).Close()
+		})
+		eventually(t, "there are some listens", func() bool { return l.count() > 2 })
+		if err := s.Close(testContext(t)); err != nil {
+			t.Error(err)
+		}
+		wait.Wait()
+		for i := range l.count() {
+			if !l.stream(i).isClosed() {
+				t.Errorf("listen %d of %d is left open", i, l.count())
+			}
+		}
+	}
+}

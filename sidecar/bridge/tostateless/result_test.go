@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
@@ -358,4 +359,45 @@ func FuzzAdapted(f *testing.F) {
 			_ = fmt.Sprint(declaredBy(out))
 		}
 	})
+}
+
+func TestAnErrorWithoutAnIDGetsTheRequests(t *testing.T) {
+	for _, id := range []string{``, `"id":null,`} {
+		f := &fake{script: func(s sent) (*upstream.Answer, error) {
+			return bodyAnswer([]byte(` { "jsonrpc":"2.0",` + id + `"error":{"code":-32700,"message":"what"}}`)), nil
+		}}
+		c := connect(t, newBridge(t, f), "2025-11-25", `{}`)
+		var got struct {
+			ID    json.RawMessage
+			Error struct{ Code int }
+		}
+		r := c.tool(`"7"`, "x", `{}`)
+		if err := json.Unmarshal([]byte(r.last), &got); err != nil || string(got.ID) != `"7"` || got.Error.Code != -32700 {
+			t.Errorf("got %s, %v", r.last, err)
+		}
+	}
+}
+
+func TestHeadersFollowATool(t *testing.T) {
+	schema := func(header string) string {
+		return `{"tools":[{"name":"t","inputSchema":{"type":"object","properties":{"s":{"type":"string","x-mcp-header":"` + header + `"}}}}]}`
+	}
+	var now atomic.Value
+	now.Store("S")
+	f := &fake{script: func(s sent) (*upstream.Answer, error) {
+		switch header := now.Load().(string); {
+		case s.Method == mcp.MethodToolsList && header == "":
+			return s.result(`{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`), nil
+		case s.Method == mcp.MethodToolsList:
+			return s.result(schema(header)), nil
+		case s.params() != "" && header == "", header != "" && s.params() != header+"=v":
+			return s.error(mcp.CodeHeaderMismatch, ""), nil
+		}
+		return s.result(`{}`), nil
+	}}
+	c := connect(t, newBridge(t, f), "2025-11-25", `{}`)
+	for _, header := range []string{"S", "N", "", "B"} {
+		now.Store(header)
+		c.tool(`1`, "t", `{"s":"v"}`).is(t, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	}
 }
