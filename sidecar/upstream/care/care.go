@@ -4,7 +4,7 @@
 // A Server is an upstream.Server around one or more others, its endpoints. A call's life: it takes a place (gate), or
 // waits for one in the order of arrival; it gets the endpoint with the fewest calls among those whose breaker lets it
 // through (balance); it is sent, and after a failure perhaps sent again (retry); and when its answer was read to the end,
-// or closed, its outcome is told to the breaker and its place is free (tracked). Subscriptions take no place.
+// or closed, its outcome is told to the breaker and its place is free (flight). Subscriptions take no place.
 //
 // What a breaker counts are the endpoint's own faults: not reached, lost, timed out, 5xx, no MCP. A call that its client
 // gave up says nothing about the endpoint, and an error that the endpoint answered says that it is well.

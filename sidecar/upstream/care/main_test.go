@@ -22,9 +22,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen soon.
-const patience = 10 * time.Second
-
 // specOf is a resource with its defaults, tuned before these are filled in.
 func specOf(tune ...func(*outriggerv1.Upstream)) *outriggerv1.Upstream {
 	u := &outriggerv1.Upstream{
