@@ -22,9 +22,9 @@ func cutAndNotice(t *testing.T, p *peer, stream int, of upstream.Session) {
 	eventually(t, "the link has ended", l.ended)
 }
 
-func TestALostSessionIsOpenedAgainWithWhatTheClientSaid(t *testing.T) {
-	p := newPeer(t)
-	session := open(t, newServer(t, p.url))
+// grantSettings leaves the session with a level, and a subscription to a:b.
+func grantSettings(t *testing.T, p *peer, session upstream.Session) {
+	t.Helper()
 	for i, set := range []string{
 		`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"info"}}`,
 		`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"a:b"}}`,
@@ -37,6 +37,12 @@ func TestALostSessionIsOpenedAgainWithWhatTheClientSaid(t *testing.T) {
 		a, err := wait(t, done)
 		responseOf(t, a, err)
 	}
+}
+
+func TestALostSessionIsOpenedAgainWithWhatTheClientSaid(t *testing.T) {
+	p := newPeer(t)
+	session := open(t, newServer(t, p.url))
+	grantSettings(t, p, session)
 	done := start(t, testContext(t), session, toolCall("2", "lost", ""))
 	p.wait("the call", 0, method("tools/call"))
 	cutAndNotice(t, p, 0, session)

@@ -49,73 +49,74 @@ func wantNext(t *testing.T, what string, events upstream.EventStream, want strin
 	}
 }
 
-func TestWhatBelongsToNoCallGoesWhereTheRulesSay(t *testing.T) {
-	t.Run("to the only call", func(t *testing.T) {
-		p := newPeer(t)
-		session := open(t, newServer(t, p.url))
-		own, err := session.Listen(testContext(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer own.Close()
-		calls := inFlight(t, p, session, 1)
-		for _, m := range []string{logged, elicit, updated, progress("77")} {
-			p.say(0, m)
-		}
-		wantNext(t, "the only call", calls[0], logged)
-		wantNext(t, "the only call", calls[0], elicit)
-		wantNext(t, "the session", own, updated)
-		wantNext(t, "the session", own, progress("77"))
-	})
-	t.Run("to who listens when there are several", func(t *testing.T) {
-		p := newPeer(t)
-		session := open(t, newServer(t, p.url))
-		own, err := session.Listen(testContext(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer own.Close()
-		calls := inFlight(t, p, session, 2)
-		p.say(0, elicit)
-		p.say(0, progress("2"))
-		wantNext(t, "the session", own, elicit)
-		wantNext(t, "the second call", calls[1], progress("2"))
-	})
-	t.Run("to the oldest call when nobody listens", func(t *testing.T) {
-		p := newPeer(t)
-		session := open(t, newServer(t, p.url))
-		own, err := session.Listen(testContext(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		own.Close()
-		own.Close()
-		calls := inFlight(t, p, session, 2)
-		p.say(0, elicit)
-		wantNext(t, "the oldest call", calls[0], elicit)
-	})
-	t.Run("to who listens later when there is no call", func(t *testing.T) {
-		p := newPeer(t)
-		session := open(t, newServer(t, p.url))
-		p.say(0, logged)
-		p.say(0, elicit)
-		own, err := session.Listen(testContext(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer own.Close()
-		wantNext(t, "the session", own, logged)
-		wantNext(t, "the session", own, elicit)
-		ctx, stop := context.WithCancel(testContext(t))
-		other, err := session.Listen(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		stop()
-		if _, err := other.Next(); err != io.EOF {
-			t.Errorf("a stream whose context ended: %v, want io.EOF", err)
-		}
-	})
+func TestWhatBelongsToNoCallGoesToTheOnlyOne(t *testing.T) {
+	p := newPeer(t)
+	session := open(t, newServer(t, p.url))
+	own, err := session.Listen(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	calls := inFlight(t, p, session, 1)
+	for _, m := range []string{logged, elicit, updated, progress("77")} {
+		p.say(0, m)
+	}
+	wantNext(t, "the only call", calls[0], logged)
+	wantNext(t, "the only call", calls[0], elicit)
+	wantNext(t, "the session", own, updated)
+	wantNext(t, "the session", own, progress("77"))
+}
+
+func TestWhatBelongsToNoCallGoesToWhoListensWhenThereAreSeveral(t *testing.T) {
+	p := newPeer(t)
+	session := open(t, newServer(t, p.url))
+	own, err := session.Listen(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	calls := inFlight(t, p, session, 2)
+	p.say(0, elicit)
+	p.say(0, progress("2"))
+	wantNext(t, "the session", own, elicit)
+	wantNext(t, "the second call", calls[1], progress("2"))
+}
+
+func TestWhatBelongsToNoCallGoesToTheOldestWhenNobodyListens(t *testing.T) {
+	p := newPeer(t)
+	session := open(t, newServer(t, p.url))
+	own, err := session.Listen(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own.Close()
+	own.Close()
+	calls := inFlight(t, p, session, 2)
+	p.say(0, elicit)
+	wantNext(t, "the oldest call", calls[0], elicit)
+}
+
+func TestWhatBelongsToNoCallWaitsForWhoListensWhenThereIsNone(t *testing.T) {
+	p := newPeer(t)
+	session := open(t, newServer(t, p.url))
+	p.say(0, logged)
+	p.say(0, elicit)
+	own, err := session.Listen(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	wantNext(t, "the session", own, logged)
+	wantNext(t, "the session", own, elicit)
+	ctx, stop := context.WithCancel(testContext(t))
+	other, err := session.Listen(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if _, err := other.Next(); err != io.EOF {
+		t.Errorf("a stream whose context ended: %v, want io.EOF", err)
+	}
 }
 
 func TestAPingIsAnsweredWithoutAClient(t *testing.T) {
