@@ -398,3 +398,60 @@ func TestAnAnswerPassesAsItIs(t *testing.T) {
 		_ = finish(a, nil)
 	}, f)
 }
+
+func TestASessionOpensWhereAnEndpointIsReached(t *testing.T) {
+	for kind, opens := range map[upstream.Kind]bool{upstream.Unreachable: true, upstream.Lost: false} {
+		fakes := []*fake{newFake(fault(kind)), new(fake)}
+		inBubble(t, specOf(unchecked), func(t *testing.T, s *Server) {
+			s.endpoints[1].calls.Add(1) // the other has the fewest
+			defer s.endpoints[1].calls.Add(-1)
+			session, a, err := s.Open(t.Context(), request(t, mcp.MethodInitialize))
+			if (err == nil) != opens || (session != nil) != opens || fakes[0].opens.Load() != 1 {
+				t.Errorf("%s at the first endpoint: %v, %v after %d attempts there; want opened: %v, and one",
+					kind.Reason(), session, err, fakes[0].opens.Load(), opens)
+			}
+			_ = a.Close()
+		}, fakes...)
+	}
+}
+
+func TestNobodyWaitsForAPlaceAtAnEndpointThatIsLeftAlone(t *testing.T) {
+	f := new(fake)
+	inBubble(t, specOf(unchecked, places(1, 10)), func(t *testing.T, s *Server) {
+		session, _, err := s.Open(t.Context(), request(t, mcp.MethodInitialize))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := s.Call(t.Context(), request(t, "call x")) // which takes the only place
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.fail.Store(status(503))
+		for range 5 {
+			_, _ = session.Call(t.Context(), message(t, `{"jsonrpc":"2.0","method":"notifications/x"}`))
+		}
+		begun := time.Now()
+		wantKind(t, call(t.Context(), s, request(t, "call x")), upstream.Unreachable, "left alone")
+		wantKind(t, finish(session.Call(t.Context(), request(t, "call x"))), upstream.Unreachable, "left alone")
+		if took := time.Since(begun); took != 0 {
+			t.Errorf("refused after %v, want at once", took)
+		}
+		_ = finish(a, nil)
+	}, f)
+}
+
+func TestASessionWhoseEndpointAnswersInitializeWithAnErrorIsNone(t *testing.T) {
+	f := new(refusing)
+	s := New([]upstream.Server{f}, specOf(unchecked), Options{})
+	defer closeServer(t, s)
+	session, a, err := s.Open(t.Context(), request(t, mcp.MethodInitialize))
+	if session != nil || a == nil || err != nil {
+		t.Errorf("session %v, answer %v, %v; want the answer alone", session, a, err)
+	}
+}
+
+type refusing struct{ fake }
+
+func (*refusing) Open(context.Context, *upstream.Call) (upstream.Session, *upstream.Answer, error) {
+	return nil, answerOf(`{"jsonrpc":"2.0","id":0,"error":{"code":-32602,"message":"no"}}`), nil
+}

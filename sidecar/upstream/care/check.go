@@ -10,8 +10,8 @@ import (
 const (
 	// soon is how long a call waits for the outcome of an attempt to reach an endpoint that it would be refused by.
 	soon = 100 * time.Millisecond
-	// demandPause is the least time between two checks that calls wait for.
-	demandPause = 50 * time.Millisecond
+	// checkPause is the least time between two checks, however many calls wait for one.
+	checkPause = 50 * time.Millisecond
 )
 
 // watch makes true handshakes while no call shows how the endpoint is: at every interval while it is idle, after each
@@ -39,19 +39,16 @@ func (e *endpoint) nextCheck(now time.Time) time.Time {
 	if e.lastEnd.IsZero() {
 		e.lastEnd = now // the first use shows how it is
 	}
-	b := &e.breaker
-	switch {
+	pause := jittered(e.interval)
+	switch b := &e.breaker; {
 	case e.demanded:
-		return e.lastEnd.Add(demandPause)
-	case b.phase == closed && b.faults == 0:
-		return e.lastEnd.Add(jittered(e.interval))
-	case b.phase == closed:
-		return e.lastEnd.Add(jittered(min(e.interval, e.pause)))
+		pause = 0
+	case b.phase == closed && b.faults > 0:
+		pause = min(pause, jittered(e.pause))
+	case b.phase != closed:
+		pause = min(pause, b.retryAt.Sub(e.lastEnd))
 	}
-	if regular := e.lastEnd.Add(jittered(e.interval)); regular.Before(b.retryAt) {
-		return regular
-	}
-	return b.retryAt
+	return e.lastEnd.Add(max(pause, checkPause))
 }
 
 // jittered spreads a pause, so that many sidecars do not come at once.
@@ -113,7 +110,7 @@ func checkOutcome(outcome event, passed bool) event {
 
 // admitSoon is admit for a call that can wait a moment: if the connection was what failed, the server may just have been
 // started again, and asking it costs it nothing. So a call that would be refused gets a check made, though not more often
-// than demandPause, and passes if that succeeds; so it does if another call's trial succeeds. An endpoint that hangs, or
+// than checkPause, and passes if that succeeds; so it does if another call's trial succeeds. An endpoint that hangs, or
 // answers with errors, is left alone, and so refuses at once.
 func (e *endpoint) admitSoon(ctx context.Context) (ticket uint64, ok bool) {
 	if ticket, ok = e.admit(); ok {

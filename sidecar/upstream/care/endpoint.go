@@ -239,16 +239,22 @@ func meansOtherEra(err error) bool {
 // known.
 func (e *endpoint) eras(ctx context.Context) (mcp.Eras, error) {
 	if e.verdict.Load() != 0 {
-		eras, err := e.inner.Eras(ctx)
-		e.verdict.Store(uint32(eras))
-		return eras, err
+		return e.askEras(ctx)
 	}
 	ticket, ok := e.admitSoon(ctx)
 	if !ok {
 		return 0, e.refused(ctx)
 	}
-	eras, err := e.inner.Eras(ctx)
-	e.verdict.Store(uint32(eras))
+	eras, err := e.askEras(ctx)
 	e.settle(ticket, judge(ctx, err))
+	return eras, err
+}
+
+// askEras remembers what the endpoint says, or that it says nothing.
+func (e *endpoint) askEras(ctx context.Context) (mcp.Eras, error) {
+	eras, err := e.inner.Eras(ctx)
+	if e.verdict.Load() != uint32(eras) { // hardly ever: calls read what lies beside it
+		e.verdict.Store(uint32(eras))
+	}
 	return eras, err
 }

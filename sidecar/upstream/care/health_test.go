@@ -335,3 +335,103 @@ func TestAShortIntervalIsKept(t *testing.T) {
 			}
 		}, f)
 }
+
+func TestChecksThatSayNothingAreNotMadeWithoutAPause(t *testing.T) {
+	f := newFake(fault(upstream.Unreachable))
+	inBubble(t, specOf(), func(t *testing.T, s *Server) {
+		for range 5 {
+			_ = call(t.Context(), s, request(t, "call x"))
+		}
+		f.fail.Store(fault(upstream.Overloaded)) // a bound of the sidecar's own
+		f.checks.Store(0)
+		time.Sleep(10 * time.Second)
+		if n := f.checks.Load(); n == 0 || n > 200 {
+			t.Errorf("%d checks in ten seconds, want some, and at most one in %v", n, checkPause)
+		}
+	}, f)
+}
+
+func TestACallThatWaitsForACheckLeavesWithItsClient(t *testing.T) {
+	f := newFake(fault(upstream.Unreachable))
+	inBubble(t, specOf(), func(t *testing.T, s *Server) {
+		for range 5 {
+			_ = call(t.Context(), s, request(t, "call x"))
+		}
+		_ = s.endpoints[0].checkNow(t.Context()) // so the next is a while off
+		begun := time.Now()
+		err := call(cancelledAfter(t, 10*time.Millisecond), s, request(t, "call x"))
+		wantKind(t, err, upstream.Lost, "cancelled before an endpoint was well")
+		if took := time.Since(begun); took != 10*time.Millisecond {
+			t.Errorf("it left after %v, want 10ms", took)
+		}
+	}, f)
+}
+
+func TestACallWaitsForAnotherCallsTrial(t *testing.T) {
+	f := newFake(fault(upstream.Unreachable))
+	inBubble(t, specOf(unchecked), func(t *testing.T, s *Server) {
+		for range 5 {
+			_ = call(t.Context(), s, request(t, "call x"))
+		}
+		time.Sleep(time.Second)
+		f.fail.Store(nil)
+		f.answers(func(context.Context, *upstream.Call) (*upstream.Answer, error) {
+			time.Sleep(30 * time.Millisecond)
+			return answerOf(`{}`), nil
+		})
+		all(8, func(int) {
+			if err := call(t.Context(), s, request(t, "call x")); err != nil {
+				t.Errorf("%v, want an answer", err)
+			}
+		})
+	}, f)
+}
+
+func TestCallsThatWereUnderWayWhenItOpenedDoNotOpenItAgain(t *testing.T) {
+	f := newFake(status(503))
+	inBubble(t, specOf(unchecked), func(t *testing.T, s *Server) {
+		f.fail.Store(nil)
+		f.answers(func(context.Context, *upstream.Call) (*upstream.Answer, error) {
+			time.Sleep(2 * time.Second)
+			return nil, fault(upstream.Lost)
+		})
+		late := make(chan struct{})
+		go func() { defer close(late); all(20, func(int) { _ = call(t.Context(), s, request(t, "call x")) }) }()
+		synctest.Wait()
+		f.fail.Store(status(503))
+		for range 5 {
+			_ = call(t.Context(), s, request(t, "call x"))
+		}
+		time.Sleep(time.Second)
+		f.fail.Store(nil)
+		f.answer.Store(nil)
+		if err := call(t.Context(), s, request(t, "call x")); err != nil {
+			t.Fatal(err)
+		}
+		<-late
+		if !s.Healthy() {
+			t.Error("twenty calls of before opened the breaker again")
+		}
+	}, f)
+}
+
+func TestAFaultOfASessionsStreamCountsOnlyIfItIsOfTheConnection(t *testing.T) {
+	for kind, opens := range map[upstream.Kind]bool{upstream.Unreachable: true, upstream.BadAnswer: false} {
+		f := new(fake)
+		inBubble(t, specOf(unchecked), func(t *testing.T, s *Server) {
+			session, _, err := s.Open(t.Context(), request(t, mcp.MethodInitialize))
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.fail.Store(fault(kind))
+			for range 7 {
+				if _, err := session.Listen(t.Context()); err == nil {
+					t.Fatal("a stream of an endpoint that has none")
+				}
+			}
+			if n := f.listens.Load(); s.Healthy() == opens || opens != (n == 5) {
+				t.Errorf("%s: healthy %v after %d listens, want opened: %v", kind.Reason(), s.Healthy(), n, opens)
+			}
+		}, f)
+	}
+}

@@ -200,3 +200,17 @@ func TestRetriesHaveABudget(t *testing.T) {
 		t.Errorf("ten seconds later %d, want %d: the calls are too long ago", n, budgetLeast)
 	}
 }
+
+func FuzzLearn(f *testing.F) {
+	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"a","annotations":{"readOnlyHint":true}},[],{"name":"a"}]}}`))
+	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"\u0061","annotations":[]},{"annotations":{"readOnlyHint":true}}]}}`))
+	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"result":[]}`))
+	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"error":{"tools":[]}}`))
+	f.Fuzz(func(t *testing.T, response []byte) {
+		var h hints
+		h.learn(response)
+		if n := len(h.tools); n > len(response)/len(`{"name":""}`) {
+			t.Errorf("%d tools out of %q", n, response)
+		}
+	})
+}
