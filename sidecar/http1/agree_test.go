@@ -118,6 +118,9 @@ func TestPlainHeadsAreServedHere(t *testing.T) {
 			"content-type: application/json", "mcp-session-id: 5a", "Content-Length: 2"),
 		"curl": post("Host: localhost:8080", "User-Agent: curl/8.5.0", "Accept: */*",
 			"Content-Type: application/json", "Content-Length: 2"),
+		"Go's GET": "GET /mcp HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nUser-Agent: Go-http-client/1.1\r\n" +
+			"Accept: text/event-stream\r\nMcp-Session-Id: 5a\r\nAccept-Encoding: gzip\r\n\r\n",
+		"Go's DELETE": "DELETE /mcp HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nMcp-Session-Id: 5a\r\n\r\n",
 	}
 	for name, head := range rows {
 		end, _, ok := headEnd([]byte(head), 0)
@@ -139,6 +142,8 @@ func FuzzHead(f *testing.F) {
 		}
 	}
 	f.Add([]byte(callHead), 40)
+	f.Add([]byte(getHead), 3)
+	f.Add([]byte(strings.Replace(getHead, "GET", "DELETE", 1)), 9)
 	f.Fuzz(func(t *testing.T, b []byte, split int) {
 		end, _, ok := headEnd(b, 0)
 		if split > 0 && split < len(b) {
@@ -160,8 +165,7 @@ func FuzzHead(f *testing.F) {
 		}
 		k := knownHead{header: make(http.Header)}
 		k.learn(string(head), length)
-		path, host, h := k.path, k.host, k.header
-		got := seen{Method: "POST", Path: path, URI: path, Host: host, Proto: "HTTP/1.1", Header: h, Length: length}
+		got := seen{Method: k.method, Path: k.path, URI: k.path, Host: k.host, Proto: "HTTP/1.1", Header: k.header, Length: length}
 		want.Header.Del("Host")
 		said := seen{Method: want.Method, Path: want.URL.Path, RawPath: want.URL.RawPath, Query: want.URL.RawQuery,
 			URI: want.RequestURI, Host: want.Host, Proto: want.Proto, Header: want.Header, Length: want.ContentLength,

@@ -10,6 +10,9 @@ import (
 	"testing"
 )
 
+// getHead is what a client of the wire with sessions asks for its stream with.
+const getHead = "GET /mcp HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\nMcp-Session-Id: 5a\r\n\r\n"
+
 var callHead = strings.ReplaceAll(`POST /mcp HTTP/1.1
 Host: 127.0.0.1:8080
 User-Agent: outrigger-bench

@@ -87,7 +87,7 @@ func newConn(s *Server, nc net.Conn, raw syscall.RawConn) *conn {
 		s: s, nc: nc, raw: raw, id: s.lastID.Add(1), local: nc.LocalAddr(), now: time.Now(),
 		head: knownHead{header: make(http.Header)}, answer: make(http.Header),
 		template: &http.Request{
-			Method: http.MethodPost, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: nc.RemoteAddr().String(),
+			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: nc.RemoteAddr().String(),
 		},
 	}
 	c.template.Header = c.head.header

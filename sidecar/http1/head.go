@@ -2,6 +2,7 @@ package http1
 
 import (
 	"bytes"
+	"net/http"
 )
 
 // maxFields is how many header lines a plain head may have.
@@ -10,11 +11,22 @@ const maxFields = 64
 // maxLengthDigits bounds Content-Length: what it counts fits an int64 with room to add.
 const maxLengthDigits = 15
 
-const (
-	linePrefix = "POST /"
-	methodLen  = len("POST ")
-	lineSuffix = " HTTP/1.1"
-)
+const lineSuffix = " HTTP/1.1"
+
+// verbs are the methods of plain requests, what is asked for most first. A POST has a body, the others have none.
+var verbs = [...]struct{ method, prefix string }{
+	{http.MethodPost, "POST /"}, {http.MethodGet, "GET /"}, {http.MethodDelete, "DELETE /"},
+}
+
+// verb is the plain method that a request line begins with, or may when more of it is there; "" for none.
+func verb(line []byte) (method string) {
+	for _, v := range verbs {
+		if n := min(len(line), len(v.prefix)); string(line[:n]) == v.prefix[:n] {
+			return v.method
+		}
+	}
+	return ""
+}
 
 // What a byte may be part of. Each set is smaller than what the RFCs allow: bytes outside are net/http's to judge.
 const (
@@ -52,10 +64,10 @@ func all(b []byte, as uint8) bool {
 }
 
 // headEnd looks for the empty line that ends a head. It begins at the line that starts at from, and says where to begin
-// when more bytes are there. ok is false once the head cannot be a plain one: it does not begin as a POST, or a line
-// does not end in CRLF.
+// when more bytes are there. ok is false once the head cannot be a plain one: it begins as none does, or a line does not
+// end in CRLF.
 func headEnd(b []byte, from int) (end, next int, ok bool) {
-	if n := min(len(b), len(linePrefix)); string(b[:n]) != linePrefix[:n] {
+	if verb(b) == "" {
 		return 0, 0, false
 	}
 	for {
@@ -79,13 +91,18 @@ func cutLine(b []byte) (line, rest []byte) {
 }
 
 // plainHead reports whether a whole head is one that this package serves, and its Content-Length. There must be one
-// Host and one Content-Length, and nothing that changes how the body or the connection is to be read.
+// Host, one Content-Length on a POST and none otherwise, and nothing that changes how the body or the connection is to
+// be read.
 func plainHead(b []byte) (length int64, ok bool) {
 	line, b := cutLine(b)
-	if !plainRequestLine(line) {
+	method := verb(line)
+	if !plainRequestLine(line, method) {
 		return 0, false
 	}
-	hosts, lengths := 0, 0
+	hosts, lengths, wanted := 0, 0, 0
+	if method == http.MethodPost {
+		wanted = 1
+	}
 	for fields := 0; len(b) > len("\r\n"); fields++ {
 		line, b = cutLine(b)
 		name, value, ok := cutField(line)
@@ -104,7 +121,7 @@ func plainHead(b []byte) (length int64, ok bool) {
 			lengths++
 		}
 	}
-	return length, hosts == 1 && lengths == 1
+	return length, hosts == 1 && lengths == wanted
 }
 
 // plainValue reports whether a field may have a value in a plain head, and what Content-Length's is.
@@ -120,13 +137,14 @@ func plainValue(k kind, value []byte) (length int64, ok bool) {
 	return 0, k != isUnusual
 }
 
-// plainRequestLine reports whether a line is a POST to a path that means itself: nothing escaped, empty or relative.
-func plainRequestLine(line []byte) bool {
+// plainRequestLine reports whether a line that begins with a method asks for a path that means itself: nothing escaped,
+// empty or relative.
+func plainRequestLine(line []byte, method string) bool {
 	path, ok := bytes.CutSuffix(line, []byte(lineSuffix))
-	if !ok || len(path) < len(linePrefix) {
+	if !ok || method == "" || len(path) < len(method)+len(" /") {
 		return false
 	}
-	path = path[methodLen:]
+	path = path[len(method)+1:]
 	if !all(path, inPath) {
 		return false
 	}

@@ -12,8 +12,9 @@ const maxKnown = 4 << 10
 // knownHead is a plain head as handlers see it, remembered line by line for the next request of its connection: clients
 // say most of it again, and a line that came before need not be parsed or kept anew. Its strings are never written to.
 type knownHead struct {
+	method     string
 	path, host string
-	length     int64 // Content-Length
+	length     int64 // Content-Length; 0 where a request has no body
 	header     http.Header
 	lines      []knownLine // the request line first; nil when the head is not to be remembered
 	values     []string    // by line; header's values lie in it
@@ -87,7 +88,8 @@ func (k *knownHead) learn(head string, length int64) {
 	k.lines, k.values, k.length = k.lines[:0], append(k.values[:0], ""), length
 	once := len(head) <= maxKnown
 	line, rest, _ := strings.Cut(head, "\r\n")
-	k.path = line[methodLen : len(line)-len(lineSuffix)]
+	k.method = verb([]byte(line))
+	k.path = line[len(k.method)+1 : len(line)-len(lineSuffix)]
 	k.lines = append(k.lines, knownLine{text: head[:len(line)+2]})
 	for len(rest) > len("\r\n") {
 		head = rest

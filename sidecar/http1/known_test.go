@@ -25,7 +25,7 @@ func learned(head string) (k *knownHead, ok bool) {
 
 // sameHead compares what handlers see.
 func sameHead(a, b *knownHead) bool {
-	return a.path == b.path && a.host == b.host && a.length == b.length && reflect.DeepEqual(a.header, b.header)
+	return a.method == b.method && a.path == b.path && a.host == b.host && a.length == b.length && reflect.DeepEqual(a.header, b.header)
 }
 
 func TestAHeadIsReadAgainFromWhatChanged(t *testing.T) {
@@ -77,6 +77,9 @@ func FuzzKnownHead(f *testing.F) {
 	f.Add(callHead, strings.Replace(callHead, "350", "x", 1))
 	f.Add(callHead, strings.Replace(callHead, "Host", "host", 1))
 	f.Add(callHead, strings.Replace(callHead, "Mcp-Name", "Mcp-Method", 1))
+	f.Add(getHead, callHead)
+	f.Add(getHead, strings.Replace(getHead, "Accept", "Content-Length", 1))
+	f.Add(getHead, strings.Replace(getHead, "5a", "5b", 1))
 	f.Fuzz(func(t *testing.T, first, second string) {
 		k, ok := learned(first)
 		if !ok {

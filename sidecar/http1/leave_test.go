@@ -78,14 +78,16 @@ func send(t testing.TB, w io.Writer, s string) {
 
 func TestAClientThatLeavesCancelsItsRequest(t *testing.T) {
 	for name, leave := range ways {
-		for _, streams := range []bool{false, true} {
-			h := newWaits(streams)
-			_, addr := start(t, h, Options{})
-			nc := dial(t, addr)
-			send(t, nc, string(callBytes))
-			within(t, patience, 1, h.runs, "the handler runs")
-			leave(nc)
-			within(t, time.Second, 1, h.left, name+" seen")
+		for _, request := range []string{string(callBytes), getHead} {
+			for _, streams := range []bool{false, true} {
+				h := newWaits(streams)
+				_, addr := start(t, h, Options{})
+				nc := dial(t, addr)
+				send(t, nc, request)
+				within(t, patience, 1, h.runs, "the handler runs")
+				leave(nc)
+				within(t, time.Second, 1, h.left, name+" seen")
+			}
 		}
 	}
 }

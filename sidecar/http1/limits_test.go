@@ -103,10 +103,10 @@ func TestHandedConnectionsKeepTheirLimits(t *testing.T) {
 	fallback := standard(http.HandlerFunc(echo))
 	fallback.ReadHeaderTimeout, fallback.IdleTimeout = 50*time.Millisecond, 50*time.Millisecond
 	run(t, l, New(http.HandlerFunc(echo), fallback, Options{Log: quiet()}))
-	const get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+	const get = "GET /?a HTTP/1.1\r\nHost: a\r\n\r\n"
 	for what, sent := range map[string]string{
-		"one request": get, "half a head": "GET / HTTP/1.1\r\nHo", "half a head behind a request": get + "GET / HTTP/1.1\r\nHo",
-		"a plain one, then half a head": string(callBytes) + "GET / HTTP/1.1\r\nHo",
+		"one request": get, "half a head": "OPTIONS / HTTP/1.1\r\nHo", "half a head behind a request": get + "GET / HTTP/1.1\r\nHo",
+		"a plain one, then half a head": string(callBytes) + "OPTIONS / HTTP/1.1\r\nHo",
 	} {
 		nc := dial(t, l.Addr().String())
 		send(t, nc, sent)
@@ -123,7 +123,7 @@ func TestAClientThatLeavesAHandedConnectionCancelsItsRequest(t *testing.T) {
 			h := newWaits(streams)
 			_, addr := start(t, h, Options{})
 			nc := dial(t, addr)
-			send(t, nc, "GET /mcp HTTP/1.1\r\nHost: a\r\n\r\n")
+			send(t, nc, "GET /mcp?a HTTP/1.1\r\nHost: a\r\n\r\n")
 			within(t, patience, 1, h.runs, "the handler runs")
 			leave(nc)
 			within(t, time.Second, 1, h.left, name+" seen")

@@ -30,7 +30,8 @@ func (c *conn) serveRequest() (keep bool) {
 	x.w = response{c: c, body: &x.body, header: c.answer, declared: -1}
 
 	r := c.template.WithContext(&x.ctx)
-	r.Host, r.URL, r.RequestURI, r.ContentLength = c.head.host, &x.url, c.head.path, c.head.length
+	r.Method, r.Host, r.URL = c.head.method, c.head.host, &x.url
+	r.RequestURI, r.ContentLength = c.head.path, c.head.length
 	r.Body = http.NoBody
 	if x.body.left > 0 {
 		r.Body = &x.body

@@ -1,9 +1,9 @@
-// Package http1 carries the sidecar's calls: a strict HTTP/1.1 server for plain POST requests in front of net/http's.
+// Package http1 carries the sidecar's calls: a strict HTTP/1.1 server for plain requests in front of net/http's.
 //
-// A connection is ours request by request for as long as each is a POST whose head holds nothing unusual (plainHead says
-// what that is), with a body of a known length. At the first request that is anything else the connection goes to an
-// http.Server, with all bytes of it that were read, and stays there: GET, HTTP/2, 100-continue, chunked bodies and all
-// malformed things are never ours to parse. What plainHead accepts, net/http accepts with the same meaning (FuzzHead,
+// A connection is ours request by request for as long as each is a POST with a body of a known length, or a GET or DELETE
+// without one, whose head holds nothing unusual (plainHead says what that is). At the first request that is anything
+// else the connection goes to an http.Server, with all bytes of it that were read, and stays there: HTTP/2, 100-continue,
+// chunked bodies and all malformed things are never ours to parse. What plainHead accepts, net/http accepts with the same meaning (FuzzHead,
 // TestBothServersAgree). What net/http would forgive though servers read it differently is kept from it (strict).
 //
 // Handlers see what net/http would show them, with these differences. They must not change the request's header, nor keep
@@ -53,7 +53,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Server serves plain POST requests itself and everything else through an http.Server. Its methods may be called by
+// Server serves plain requests itself and everything else through an http.Server. Its methods may be called by
 // several goroutines.
 type Server struct {
 	// Set by New, never changed.

@@ -181,7 +181,7 @@ func TestShutdownLetsCallsFinishAndClosesTheRest(t *testing.T) {
 		t.Fatal(err)
 	}
 	send(t, calling, strings.Replace(string(callBytes), "/mcp", "/wait", 1))
-	send(t, handed, "GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
+	send(t, handed, "GET /wait?a HTTP/1.1\r\nHost: a\r\n\r\n")
 	within(t, patience, 2, entered, "calls run")
 
 	done := ends(t, s, patience)
@@ -232,7 +232,7 @@ func TestAcceptWaitsBeyondTheBound(t *testing.T) {
 	_, addr := start(t, http.HandlerFunc(echo), Options{MaxConns: 2})
 	plain, handed, third := dial(t, addr), dial(t, addr), dial(t, addr)
 	send(t, plain, string(callBytes))
-	send(t, handed, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	send(t, handed, "GET /?a HTTP/1.1\r\nHost: a\r\n\r\n")
 	for _, nc := range []io.Reader{plain, handed} {
 		if _, err := http.ReadResponse(bufio.NewReader(nc), nil); err != nil {
 			t.Fatal(err)

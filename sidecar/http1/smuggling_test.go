@@ -304,7 +304,8 @@ func TestWhatServersReadDifferentlyIsRefused(t *testing.T) {
 	}{
 		"as the first":             {"", 0},
 		"behind a plain one":       {head + "Content-Length: 2\r\n\r\n{}", 1},
-		"behind one that was not":  {get + "\r\n", 1},
+		"behind a plain GET":       {get + "\r\n", 1},
+		"behind one that was not":  {"OPTIONS /mcp HTTP/1.1\r\nHost: a\r\n\r\n", 1},
 		"behind a body":            {get + "Content-Length: 5\r\n\r\nhello", 1},
 		"behind one asked for":     {head + "Expect: 100-continue\r\nContent-Length: 4\r\n\r\n\n \n ", 1},
 		"behind an upgrade":        {get + "Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n", 1},
