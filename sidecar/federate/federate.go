@@ -73,9 +73,10 @@ type Server struct {
 	merging   [numKinds]sync.Mutex // held while a merged list is made, and before snapshots' lock
 	watching  sync.Once
 
-	mu    sync.Mutex // guards below
-	found map[place]*member
-	feeds map[feedKey]*feed
+	mu     sync.Mutex // guards below
+	found  map[place]*member
+	hashed map[string]target // names that end in a hash, where all have prefixes
+	feeds  map[feedKey]*feed
 }
 
 // member is a Member with what is known of it.
@@ -86,7 +87,7 @@ type member struct {
 
 // New offers members, in the order in which they are declared. It reaches for nothing.
 func New(members []Member, o Options) *Server {
-	s := &Server{o: o, names: newNamer(o.Binding.GetNames()), found: make(map[place]*member), feeds: make(map[feedKey]*feed)}
+	s := &Server{o: o, names: newNamer(o.Binding.GetNames()), found: make(map[place]*member), hashed: make(map[string]target), feeds: make(map[feedKey]*feed)}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.snapshots.init()
 	for _, m := range members {

@@ -90,7 +90,11 @@ func (m *merger) shown(from *member, key string) string {
 	}
 	switch m.s.names.mode {
 	case outriggerv1.Prefix_PREFIX_ALWAYS:
-		return m.s.names.prefixed(from.Prefix, key)
+		name := m.s.names.prefixed(from.Prefix, key)
+		if hashed(name) {
+			m.s.rememberHashed(name, target{from, key})
+		}
+		return name
 	case outriggerv1.Prefix_PREFIX_ON_CONFLICT:
 		if t, taken := m.snapshot.targets[key]; taken && t != (target{from, key}) {
 			return m.s.names.prefixed(from.Prefix, key)

@@ -3,7 +3,6 @@ package federate
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -25,8 +24,22 @@ func newNamer(n *outriggerv1.Names) namer {
 // separator stands between prefix and name.
 const separator = "_"
 
-// hashed is how a name ends that is not its prefix and what its server calls it.
-var hashed = regexp.MustCompile(`-[0-9a-f]{10}$`)
+// hashLength is how many hexadecimal digits a hash has at the end of a name, behind a "-".
+const hashLength = 10
+
+// hashed reports whether a name ends like one that is not its prefix and what its server calls it.
+func hashed(name string) bool {
+	at := len(name) - hashLength
+	if at < 1 || name[at-1] != '-' {
+		return false
+	}
+	for _, c := range []byte(name[at:]) {
+		if (c < '0' || '9' < c) && (c < 'a' || 'f' < c) {
+			return false
+		}
+	}
+	return true
+}
 
 // prefixed is the name of what a server with that prefix calls name.
 func (n namer) prefixed(prefix, name string) string {
@@ -35,11 +48,11 @@ func (n namer) prefixed(prefix, name string) string {
 	if !n.anyCharacters {
 		clean = strings.Map(allowed, full)
 	}
-	if clean == full && len(full) <= n.maxLength && !hashed.MatchString(full) {
+	if clean == full && len(full) <= n.maxLength && !hashed(full) {
 		return full
 	}
 	sum := sha256.Sum256([]byte(full))
-	end := "-" + hex.EncodeToString(sum[:5])
+	end := "-" + hex.EncodeToString(sum[:hashLength/2])
 	return cut(clean, n.maxLength-len(end)) + end
 }
 
@@ -67,7 +80,7 @@ func cut(s string, n int) string {
 // is not to be taken apart: one that a hash ends, one that is not how its tool would be listed, and one that could be of
 // several servers, which prefixes that were made of servers' names may allow.
 func (n namer) split(name string, members []*member) (t target, ok bool) {
-	if n.mode != outriggerv1.Prefix_PREFIX_ALWAYS || hashed.MatchString(name) {
+	if n.mode != outriggerv1.Prefix_PREFIX_ALWAYS || hashed(name) {
 		return target{}, false
 	}
 	for _, m := range members {

@@ -88,6 +88,32 @@ func (s *Server) send(ctx context.Context, c *upstream.Call, t target, name mcp.
 	return t.member.Server.Call(ctx, call)
 }
 
+const (
+	maxHashed     = 1 << 16 // names that end in a hash and are remembered
+	maxHashedName = 1 << 10 // bytes of what the member calls one
+)
+
+// rememberHashed keeps where a name leads that cannot be taken apart, since it leads there for ever: a client may call it
+// when its list is old, or its member does not list it for now.
+func (s *Server) rememberHashed(name string, t target) {
+	if len(t.name) > maxHashedName {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.hashed) >= maxHashed {
+		clear(s.hashed)
+	}
+	s.hashed[name] = t
+}
+
+func (s *Server) hashedName(name string) (target, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, ok := s.hashed[name]
+	return t, ok
+}
+
 // find is where a tool's or prompt's name leads. With prefixes a name leads to one place only: what is at hand will do,
 // even when it is old, and if it does not have the name, then the prefix tells. Without them the members' lists of now
 // decide, and an old one where they do not know the name.
@@ -103,6 +129,9 @@ func (s *Server) find(ctx context.Context, c *upstream.Call, k kind, name string
 			return known, true, nil
 		}
 		if t, ok := s.names.split(name, s.members); ok {
+			return t, true, nil
+		}
+		if t, ok := s.hashedName(name); ok {
 			return t, true, nil
 		}
 	}

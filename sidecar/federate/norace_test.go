@@ -1,0 +1,5 @@
+//go:build !race
+
+package federate
+
+const raceEnabled = false
