@@ -67,7 +67,7 @@ func TestARequestGetsWhatTheStatelessWireAsksFor(t *testing.T) {
 			if want := strings.ReplaceAll(tt.want, "META", meta); string(got.Params.Of(got.Raw)) != want {
 				t.Errorf("got  %s\nwant %s", got.Params.Of(got.Raw), want)
 			}
-			for name, want := range map[string]string{"Mcp-Method": method, "Mcp-Param-Forged": "", "Authorization": "", "Traceparent": "00-1"} {
+			for name, want := range map[string]string{"Mcp-Method": method, "Mcp-Param-Forged": "", "Authorization": "", "Traceparent": "00-1", "Via": "1.1 a"} {
 				if got := got.header.Get(name); got != want {
 					t.Errorf("%s: %q, want %q", name, got, want)
 				}

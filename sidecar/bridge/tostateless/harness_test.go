@@ -183,7 +183,7 @@ func callOf(t testing.TB, raw string) *upstream.Call {
 	if err != nil {
 		t.Fatalf("%s: %v", raw, err)
 	}
-	return &upstream.Call{Message: &m, Header: http.Header{"Mcp-Param-Forged": {"x"}, "Traceparent": {"00-1"}, "Authorization": {"Bearer secret"}}, Principal: "me"}
+	return &upstream.Call{Message: &m, Header: http.Header{"Mcp-Param-Forged": {"x"}, "Traceparent": {"00-1"}, "Via": {"1.1 a"}, "Authorization": {"Bearer secret"}}, Principal: "me"}
 }
 
 // requestCall makes a request; params are an object, or empty.

@@ -79,8 +79,8 @@ func insert(raw []byte, object mcp.Span, member string) []byte {
 	return rawjson.Splice(raw, mcp.Edit{Span: mcp.Span{Start: at, End: at}, With: []byte(member)})
 }
 
-// traceHeaders are what travels on of a legacy client's headers.
-var traceHeaders = []string{"Traceparent", "Tracestate", "Baggage"}
+// travelling are the headers of a legacy client that go on to the server: trace context, and by whom the request has passed.
+var travelling = []string{"Traceparent", "Tracestate", "Baggage", "Via"}
 
 // headerFor is the header of a stateless request, without Mcp-Param-*.
 func headerFor(m *mcp.Message, client http.Header) http.Header {
@@ -88,7 +88,7 @@ func headerFor(m *mcp.Message, client http.Header) http.Header {
 	if m.Name != nil {
 		h[mcp.HeaderName] = []string{mcp.EncodeHeaderValue(string(m.Name))}
 	}
-	for _, name := range traceHeaders {
+	for _, name := range travelling {
 		if values := client[name]; len(values) > 0 {
 			h[name] = values
 		}
