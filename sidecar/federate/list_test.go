@@ -211,7 +211,7 @@ func TestCachesHaveBounds(t *testing.T) {
 	p := newPeer().on(mcp.MethodToolsList, always(page(tools, fmt.Sprintf(`{"name":"a","description":%q}`, long), forOne)))
 	s := federation(t, "", p)
 	for i := range 2 * maxCached / (150 << 10) {
-		newClient(t, s).as(fmt.Sprint(i)).list(tools, "")
+		newClient(t, s).as(fmt.Sprint(i)).do(mcp.MethodToolsList, "")
 	}
 	m := s.members[0]
 	if n := len(m.lists.kept); n > maxScopes || m.lists.size > maxCached+(1<<20) || n < 10 {

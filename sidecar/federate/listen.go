@@ -18,6 +18,8 @@ import (
 const (
 	// acknowledgeWithin is how long members may take to acknowledge before the client is answered without them.
 	acknowledgeWithin = 3 * time.Second
+	// ownersWithin is how much of that may go by until the owners of resources are known.
+	ownersWithin = time.Second
 	// maxUnsent is how many notifications wait for a slow client before its members' streams are read no further.
 	maxUnsent = 64
 )
@@ -133,6 +135,8 @@ func (l *listening) share(ctx context.Context, c *upstream.Call) (own []*subscri
 		}
 		return parts[m]
 	}
+	ctx, cancel := context.WithTimeout(ctx, ownersWithin)
+	defer cancel()
 	for _, uri := range l.asked.uris {
 		owner, _ := l.s.owner(ctx, c, uri) // whoever left or takes too long is found out by asking all
 		for _, m := range l.s.members {
