@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/proto/resource"
 	"github.com/outrigger-mesh/outrigger/sidecar/bridge/tolegacy"
@@ -16,6 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/federate"
 	"github.com/outrigger-mesh/outrigger/sidecar/seal"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream/care"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream/sse"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream/stdio"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream/streamable"
@@ -40,7 +43,11 @@ type Dialer struct {
 type bridged struct {
 	*tostateless.Server
 	calls *tolegacy.Server // those it holds
+	care  *care.Server
 }
+
+// Snapshot implements cared.
+func (b bridged) Snapshot() care.Snapshot { return b.care.Snapshot() }
 
 // Resume implements resumer.
 func (b bridged) Resume(ctx context.Context, message []byte, principal string) (*upstream.Answer, error) {
@@ -50,14 +57,34 @@ func (b bridged) Resume(ctx context.Context, message []byte, principal string) (
 // Dial makes the server that u names, for clients of both wires unless the resource says otherwise, and reaches for
 // nothing but its credential.
 func (d Dialer) Dial(u *outriggerv1.Upstream) (upstream.Server, error) {
-	s, err := d.transport(u)
-	full := resource.WithDefaults(u)
-	if err != nil || !full.GetBridge().GetEnabled() {
-		return s, err
+	endpoints, err := d.endpoints(u)
+	if err != nil {
+		return nil, err
 	}
-	log := d.Log.With("upstream", u.GetName())
+	log, full := d.Log.With("upstream", u.GetName()), resource.WithDefaults(u)
+	s := care.New(endpoints, full, care.Options{Log: log})
+	if !full.GetBridge().GetEnabled() {
+		return s, nil
+	}
 	calls := tolegacy.New(s, tolegacy.Options{Log: log, Upstream: full, Sealer: d.Sealer, Holder: d.Holder, Peers: d.Peers})
-	return bridged{d.forLegacy(calls, full), calls}, nil
+	return bridged{d.forLegacy(calls, full), calls, s}, nil
+}
+
+// endpoints makes a server for each URL of a resource, or the only one.
+func (d Dialer) endpoints(u *outriggerv1.Upstream) (endpoints []upstream.Server, err error) {
+	for _, more := range append([]string{""}, u.GetHttp().GetMoreUrls()...) {
+		one := u
+		if more != "" {
+			one = proto.CloneOf(u)
+			one.GetHttp().Url = more
+		}
+		s, err := d.transport(one)
+		if err != nil {
+			return nil, err // the others have not been used: there is nothing to close
+		}
+		endpoints = append(endpoints, s)
+	}
+	return endpoints, nil
 }
 
 // forLegacy lets clients of the wire with sessions use a server of the other.

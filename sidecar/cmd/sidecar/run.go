@@ -54,6 +54,7 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 		Log: log, Metrics: telemetry.NewMetrics(reg, buildVersion()), Access: access,
 		Dial: dialer.Dial, Outside: dialer.Outside, Federate: dialer.Federate, Via: dialer.Via,
 	})
+	reg.MustRegister(p.Upstreams())
 	src, err := newSource(o, p, k, reg, log)
 	if err != nil {
 		return err

@@ -61,6 +61,9 @@ func newClient(name string, to *url.URL, caFile string, connect time.Duration, o
 		MaxResponseHeaderBytes: maxHeader,
 		Protocols:              protocols,
 	}}
+	if o.Via != "" {
+		c.header.Set("Via", "1.1 "+o.Via)
+	}
 	if o.Credential.Header != "" {
 		c.header.Set(o.Credential.Header, o.Credential.Value)
 		c.known = true

@@ -40,6 +40,7 @@ type Options struct {
 	Log        *slog.Logger          // with the upstream's name already; default: nothing is logged
 	Credential streamable.Credential // sent with every request, and in no log; default: none
 	UserAgent  string                // default "outrigger"
+	Via        string                // as streamable.Options.Via; default: no Via is sent
 	ClientInfo streamable.ClientInfo // how the sidecar's own checks introduce themselves; default: name "outrigger"
 }
 
