@@ -3,6 +3,7 @@ package care
 import (
 	"context"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -213,4 +214,15 @@ func FuzzLearn(f *testing.F) {
 			t.Errorf("%d tools out of %q", n, response)
 		}
 	})
+}
+
+func TestWhatDidNotHappenIsMovedOnce(t *testing.T) {
+	dead := []*fake{newFake(fault(upstream.Unreachable)), newFake(fault(upstream.Unreachable)), newFake(fault(upstream.Unreachable))}
+	inBubble(t, specOf(unchecked), func(t *testing.T, s *Server) {
+		wantKind(t, call(t.Context(), s, request(t, "call x")), upstream.Unreachable, "")
+		sent := []int64{dead[0].calls.Load(), dead[1].calls.Load(), dead[2].calls.Load()}
+		if slices.Sort(sent); !slices.Equal(sent, []int64{0, 1, 1}) {
+			t.Errorf("three dead endpoints were tried %v times, want two of them once", sent)
+		}
+	}, dead...)
 }
