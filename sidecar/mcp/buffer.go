@@ -25,9 +25,9 @@ func takeBuffer(size int) []byte {
 	return make([]byte, 0, size)
 }
 
-// keepBuffer gives back what takeBuffer gave, when nobody looks at it any more.
+// keepBuffer gives back what takeBuffer gave, or nothing, when nobody looks at it any more.
 func keepBuffer(b []byte) {
-	if size := cap(b); size <= maxKeptBuffer && size&(size-1) == 0 {
+	if size := cap(b); size > 0 && size <= maxKeptBuffer && size&(size-1) == 0 {
 		buffers[bits.Len(uint(size-1))].Put(&b)
 	}
 }

@@ -34,7 +34,8 @@ const (
 type EventReader struct {
 	r        io.Reader
 	maxEvent int
-	err      error // of r, or ErrEventTooLarge; returned when the buffer has no more events
+	wait     func() // Rest's; nil for a reader that keeps its buffer
+	err      error  // of r, or ErrEventTooLarge; returned when the buffer has no more events
 
 	// buf holds what was read: [start:line] the lines of the event so far, [line:seen] a line whose end is not there
 	// yet, [seen:] what was not looked at.
@@ -71,6 +72,10 @@ func (e *EventReader) Reset(r io.Reader) {
 	*e = EventReader{r: r, maxEvent: e.maxEvent, buf: e.buf[:0], lf: -1, event: e.event}
 	e.event.clear()
 }
+
+// Rest makes the reader hold no buffer while it waits: wait, which returns once r has something to read, is called before
+// each read until the next Reset. It is for streams on which little happens.
+func (e *EventReader) Rest(wait func()) { e.wait = wait }
 
 // Next returns the next event that has data, an id or a retry time. Its slices are valid until the following call. An
 // event that the end of the stream cut off is dropped; then, and at the end, the error is the reader's: io.EOF as a rule.
@@ -189,6 +194,12 @@ func (e *EventReader) fill() error {
 	}
 	if e.err != nil {
 		return e.err
+	}
+	if e.wait != nil && e.start == len(e.buf) {
+		keepBuffer(e.buf)
+		e.buf = nil
+		e.rebase()
+		e.wait()
 	}
 	e.makeRoom()
 	for range 100 {

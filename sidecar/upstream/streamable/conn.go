@@ -2,8 +2,11 @@ package streamable
 
 import (
 	"net"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -12,6 +15,9 @@ const (
 	maxLine    = 1 << 10  // bytes of a chunk's size line or of a trailer
 )
 
+// inputs are buffers of connections that need none at present.
+var inputs = sync.Pool{New: func() any { return new([readBuffer]byte) }}
+
 // conn is one HTTP/1.1 connection. One exchange at a time owns it, or the pool does; only close may be called by others.
 type conn struct {
 	net  net.Conn
@@ -19,7 +25,7 @@ type conn struct {
 	bare bool            // nothing lies between net and raw, as TLS does
 	pool *pool
 
-	in    []byte // in[r:w] was read and is not used yet
+	in    []byte // in[r:w] was read and is not used yet; nil before the first read, and in await
 	r, w  int
 	early error     // of a read that sendAndWait made; fill returns it
 	until time.Time // the deadline that the socket was told; zero for none
@@ -57,6 +63,29 @@ func (c *conn) close() {
 	_ = c.net.Close() // nothing could be done about it
 }
 
+// await waits until there is something to read, an end or an error included. While it does so the connection has no
+// buffer: idle streams are many. Over TLS it returns at once, for what can be read may have come already.
+func (c *conn) await() {
+	if !c.bare || c.r < c.w || c.early != nil {
+		return
+	}
+	if len(c.in) == readBuffer {
+		inputs.Put((*[readBuffer]byte)(c.in))
+	}
+	c.in, c.r, c.w = nil, 0, 0
+	_ = c.raw.Read(readable) // a failure is the next read's too
+}
+
+// readable reports whether reading a socket would not wait.
+func readable(fd uintptr) bool {
+	for {
+		sockets := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		if n, err := unix.Poll(sockets[:], 0); err != unix.EINTR {
+			return n != 0
+		}
+	}
+}
+
 // fill reads once more from the network into a buffer of at most limit bytes, and fails when that is full.
 func (c *conn) fill(limit int) error {
 	if c.r == c.w {
@@ -66,7 +95,7 @@ func (c *conn) fill(limit int) error {
 	case c.early != nil:
 		return c.early
 	case c.in == nil:
-		c.in = make([]byte, readBuffer)
+		c.in = inputs.Get().(*[readBuffer]byte)[:]
 	case c.w < len(c.in):
 	case c.r > 0:
 		c.w = copy(c.in, c.in[c.r:c.w])

@@ -86,11 +86,22 @@ func (e *events) advance() (event mcp.Event, passes bool, err error) {
 	if !isMessage(&event) {
 		return mcp.Event{}, false, nil
 	}
-	m, err := scanAnswer(event.Data)
-	if err != nil {
-		return mcp.Event{}, false, e.current().refuseEvent(err)
+	if passes, err = e.judge(event.Data); err != nil {
+		return mcp.Event{}, false, err
 	}
-	return event, e.pass(&m), nil
+	return event, passes, nil
+}
+
+// judge scans a message and reports whether it is for the client. It stands apart from advance for the sake of the stack:
+// a stream waits in advance, and a Message is large.
+//
+//go:noinline
+func (e *events) judge(data []byte) (passes bool, err error) {
+	m, err := scanAnswer(data)
+	if err != nil {
+		return false, e.current().refuseEvent(err)
+	}
+	return e.pass(&m), nil
 }
 
 // pass reports whether a message is for the client, and takes note of the response.

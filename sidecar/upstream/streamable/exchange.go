@@ -173,6 +173,17 @@ func (x *exchange) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// await waits for more of the body without a buffer (conn.await).
+func (x *exchange) await() {
+	c := x.conn
+	if x.inChunks && x.left == 0 && string(c.in[c.r:c.w]) == "\r\n" { // all that came of the next chunk
+		c.r, x.inChunks = c.w, false
+	}
+	if !x.ended {
+		c.await()
+	}
+}
+
 // readBody returns io.EOF only at the body's proper end, which it reports together with the last bytes when it can.
 func (x *exchange) readBody(p []byte) (int, error) {
 	if x.head.chunked && x.left <= 0 {

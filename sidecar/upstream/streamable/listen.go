@@ -114,6 +114,7 @@ func (l *listen) get(in *incarnation) (*exchange, error) {
 // goOn makes x the stream's exchange, if it still is its session's.
 func (l *listen) goOn(x *exchange) {
 	l.reader.Reset(x)
+	l.reader.Rest(x.await)
 	l.mu.Lock()
 	l.x = x
 	closed := l.closed

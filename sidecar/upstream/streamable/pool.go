@@ -164,8 +164,19 @@ func (p *pool) reap() {
 	}
 }
 
-// dial opens a connection. Nothing was sent to the server when it fails, but for a TLS handshake.
-func (p *pool) dial(ctx context.Context) (*conn, error) {
+// dial opens a connection. Nothing was sent to the server when it fails, but for a TLS handshake. It has a goroutine of
+// its own, which it waits for: no step of a call needs more stack, and a goroutine whose stack has grown keeps it.
+func (p *pool) dial(ctx context.Context) (c *conn, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c, err = p.connect(ctx)
+	}()
+	<-done
+	return c, err
+}
+
+func (p *pool) connect(ctx context.Context) (*conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.timeout, fmt.Errorf("no connection within %v", p.timeout))
 	defer cancel()
 	var d net.Dialer

@@ -54,7 +54,7 @@ func (c *conn) alive() bool {
 // Hot: runs on every call but a connection's first.
 func (c *conn) sendAndWait(encoded []byte) (n int64, err error) {
 	if c.in == nil {
-		c.in = make([]byte, readBuffer)
+		c.in = inputs.Get().(*[readBuffer]byte)[:]
 	}
 	c.r, c.w = 0, 0
 	t := &c.turn

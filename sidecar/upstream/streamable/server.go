@@ -161,11 +161,12 @@ func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 
 // callEvents are a stateless call's events. A subscription lives as long as both sides like.
 func (s *Server) callEvents(x *exchange, m *mcp.Message) upstream.EventStream {
-	if m.Method == mcp.MethodListen {
-		x.conn.limitNow(time.Time{})
-	}
 	e := &events{stateless: true}
 	e.begin(x)
+	if m.Method == mcp.MethodListen {
+		x.conn.limitNow(time.Time{})
+		e.reader.Rest(x.await)
+	}
 	return e
 }
 
