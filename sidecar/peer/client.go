@@ -2,19 +2,26 @@ package peer
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/bridge/tolegacy"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
+
+// takeTime is how long a holder has to take a request, with the connection that it may need. How long the call then takes
+// is its own matter, and its client's.
+const takeTime = 5 * time.Second
 
 // maxHolders is to how many sidecars connections are kept. One that is not used closes itself.
 const maxHolders = 256
@@ -57,19 +64,27 @@ func (c *Client) Resume(ctx context.Context, h tolegacy.Holder, r *outriggerv1.R
 		cancel()
 		return nil, known(err, r.GetUpstream())
 	}
-	s := &events{stream: stream, cancel: cancel, upstream: r.GetUpstream()}
-	if s.first, err = stream.Recv(); err != nil { // a holder that cannot be reached shows here
-		cancel()
-		return nil, known(err, r.GetUpstream())
+	late := time.AfterFunc(takeTime, cancel)
+	_, err = stream.Header() // a holder that has not taken the request shows here
+	if !late.Stop() && err == nil {
+		err = context.DeadlineExceeded
 	}
-	return s, nil
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("resume: %w", err)
+	}
+	return &events{stream: stream, cancel: cancel, upstream: r.GetUpstream()}, nil
 }
 
 func (c *Client) connection(h tolegacy.Holder) (*grpc.ClientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if conn := c.holders[h]; conn != nil {
-		return conn, nil
+		if conn.GetState() != connectivity.TransientFailure {
+			return conn, nil
+		}
+		conn.Close() // and not waited for until it tries again: the holder may be back
+		delete(c.holders, h)
 	}
 	creds, err := c.credentials(h.ID)
 	if err != nil {
@@ -77,6 +92,7 @@ func (c *Client) connection(h tolegacy.Holder) (*grpc.ClientConn, error) {
 	}
 	conn, err := grpc.NewClient("passthrough:///"+h.Address, grpc.WithTransportCredentials(creds), grpc.WithIdleTimeout(5*time.Minute),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: takeTime}),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}))
 	if err != nil {
 		return nil, err
@@ -97,26 +113,22 @@ type events struct {
 	stream   grpc.ServerStreamingClient[outriggerv1.ResumeResponse]
 	cancel   context.CancelFunc
 	upstream string
-	first    *outriggerv1.ResumeResponse
 }
 
 // Next implements upstream.EventStream.
 func (e *events) Next() (mcp.Event, error) {
-	r := e.first
-	e.first = nil
-	if r == nil {
-		var err error
-		if r, err = e.stream.Recv(); err == io.EOF {
-			return mcp.Event{}, io.EOF
-		} else if err != nil {
-			return mcp.Event{}, known(err, e.upstream)
-		}
+	r, err := e.stream.Recv()
+	switch {
+	case err == io.EOF:
+		return mcp.Event{}, io.EOF
+	case err != nil:
+		return mcp.Event{}, known(err, e.upstream)
 	}
 	return mcp.Event{Data: r.GetMessage()}, nil
 }
 
 // Ready implements upstream.EventStream.
-func (e *events) Ready() bool { return e.first != nil }
+func (e *events) Ready() bool { return false }
 
 // Close implements upstream.EventStream.
 func (e *events) Close() error {

@@ -150,6 +150,17 @@ func TestARetryIsCarriedOnByItsHolder(t *testing.T) {
 	<-closed
 }
 
+// first is the first that comes of a retry.
+func first(ctx context.Context, c *Client, h tolegacy.Holder, r *outriggerv1.ResumeRequest) error {
+	s, err := c.Resume(ctx, h, r)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	_, err = s.Next()
+	return err
+}
+
 func TestOnlyTheSidecarThatAStateNamesIsAsked(t *testing.T) {
 	f, other := newFleet(t), newFleet(t)
 	asked := false
@@ -185,14 +196,14 @@ func TestAFailureOfTheUpstreamsIsTheSameFarAway(t *testing.T) {
 	c := f.client(f.join("asking"))
 	for _, kind := range []upstream.Kind{upstream.Lost, upstream.TimedOut, upstream.BadAnswer, upstream.Unauthorized, upstream.SessionGone, upstream.Overloaded} {
 		failure = &upstream.Error{Kind: kind, Upstream: "up", Detail: "it did " + kind.Reason(), Cause: errors.New("secret")}
-		_, err := c.Resume(t.Context(), h, &outriggerv1.ResumeRequest{Upstream: "up"})
+		err := first(t.Context(), c, h, &outriggerv1.ResumeRequest{Upstream: "up"})
 		var got *upstream.Error
 		if !errors.As(err, &got) || got.Kind != kind || got.Detail != "it did "+kind.Reason() || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%v came as %v", failure, err)
 		}
 	}
 	for _, failure = range []error{upstream.ErrNotHere, errors.New("secret")} {
-		if _, err := c.Resume(t.Context(), h, &outriggerv1.ResumeRequest{}); err == nil || strings.Contains(err.Error(), "secret") {
+		if err := first(t.Context(), c, h, &outriggerv1.ResumeRequest{}); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%v came as %v", failure, err)
 		}
 	}
@@ -212,12 +223,51 @@ func TestLeavingEndsTheCallAtTheHolder(t *testing.T) {
 		<-begun
 		cancel()
 	}()
-	if _, err := f.client(f.join("asking")).Resume(ctx, h, &outriggerv1.ResumeRequest{}); err == nil {
+	if err := first(ctx, f.client(f.join("asking")), h, &outriggerv1.ResumeRequest{}); err == nil {
 		t.Error("a call that was left succeeded")
 	}
 	select {
 	case <-ended:
 	case <-time.After(10 * time.Second):
 		t.Error("the holder goes on with a call that was left")
+	}
+}
+
+func TestAHolderThatIsBackIsFoundAtOnce(t *testing.T) {
+	f := newFleet(t)
+	id, l := f.join("holder"), listen(t)
+	address := l.Addr().String()
+	l.Close()
+	c := f.client(f.join("asking"))
+	h := tolegacy.Holder{ID: "holder", Address: address}
+	for range 3 { // after which gRPC would wait for seconds
+		if err := first(t.Context(), c, h, &outriggerv1.ResumeRequest{}); err == nil || errors.Is(err, io.EOF) {
+			t.Fatalf("nobody there: %v", err)
+		}
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := NewServer(resumer(func(context.Context, *outriggerv1.ResumeRequest) (*upstream.Answer, error) {
+		return &upstream.Answer{Status: 200, Events: &script{nil, io.EOF, make(chan struct{})}}, nil
+	}), credentials.NewTLS(id.PeerServerTLS()), slog.New(slog.DiscardHandler))
+	go g.Serve(l)
+	t.Cleanup(g.Stop)
+	if err := first(t.Context(), c, h, &outriggerv1.ResumeRequest{}); !errors.Is(err, io.EOF) {
+		t.Errorf("a holder that is back: %v, want its answer", err)
+	}
+}
+
+// A holder that hangs takes nothing: whoever waits for it gets an error, in a time that is known.
+func TestAHolderThatHangsIsNotWaitedFor(t *testing.T) {
+	f := newFleet(t)
+	l := listen(t) // which nobody accepts from
+	defer l.Close()
+	begun := time.Now()
+	err := first(t.Context(), f.client(f.join("asking")), tolegacy.Holder{ID: "holder", Address: l.Addr().String()}, &outriggerv1.ResumeRequest{})
+	var up *upstream.Error
+	if took := time.Since(begun); err == nil || errors.As(err, &up) || took > takeTime+time.Second {
+		t.Errorf("after %v: %v, want an error of the connection", took, err)
 	}
 }

@@ -45,7 +45,7 @@ func NewServer(r Resumer, creds credentials.TransportCredentials, log *slog.Logg
 	s := grpc.NewServer(
 		grpc.Creds(creds), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.ConnectionTimeout(10*time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 10 * time.Minute, Time: time.Minute, Timeout: 20 * time.Second}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 20 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
 	outriggerv1.RegisterPeerServiceServer(s, &service{resumer: r, log: log})
 	return s
@@ -53,6 +53,9 @@ func NewServer(r Resumer, creds credentials.TransportCredentials, log *slog.Logg
 
 // Resume implements PeerServiceServer.
 func (s *service) Resume(r *outriggerv1.ResumeRequest, stream grpc.ServerStreamingServer[outriggerv1.ResumeResponse]) error {
+	if err := stream.SendHeader(nil); err != nil { // it is here: from now on nobody can say that nothing happened
+		return err
+	}
 	a, err := s.resumer.Resume(stream.Context(), r)
 	if err != nil {
 		return s.failure(err)
@@ -110,6 +113,9 @@ func known(err error, name string) error {
 		if c == code && code != codes.Unavailable { // which gRPC itself gives for a holder that is not there
 			return &upstream.Error{Kind: kind, Upstream: name, Detail: status.Convert(err).Message()}
 		}
+	}
+	if code == codes.NotFound {
+		return fmt.Errorf("resume: %w: %v", upstream.ErrNotHere, err)
 	}
 	return fmt.Errorf("resume: %w", err)
 }

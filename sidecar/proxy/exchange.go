@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"io"
 	"mime"
@@ -210,5 +211,5 @@ func principal(h http.Header) string {
 		digest.Write([]byte(c))
 		digest.Write([]byte{0})
 	}
-	return string(digest.Sum(nil))
+	return base64.RawURLEncoding.EncodeToString(digest.Sum(nil)) // text: it travels between sidecars
 }

@@ -49,7 +49,7 @@ func (s *Server) copy(ctx context.Context, r *reader, stream upstream.EventStrea
 	for {
 		e, err := stream.Next()
 		if err != nil {
-			r.finish(nil, 0, s.fault(upstream.Lost, "the sidecar that holds the call was lost during it", err))
+			s.lostElsewhere(r, err)
 			return
 		}
 		m, err := scan(bytes.Clone(e.Data))
@@ -65,5 +65,19 @@ func (s *Server) copy(ctx context.Context, r *reader, stream upstream.EventStrea
 			return
 		}
 		r.put(ctx, m.Raw)
+	}
+}
+
+// lostElsewhere ends r, whose stream from another sidecar failed.
+func (s *Server) lostElsewhere(r *reader, err error) {
+	var known *upstream.Error
+	switch {
+	case errors.As(err, &known):
+		r.finish(nil, 0, err)
+	case errors.Is(err, upstream.ErrNotHere):
+		refused := invalid(heldFarAway)
+		r.finish(mcp.AppendError(nil, r.id, refused), statusOf(refused.Code), nil)
+	default:
+		r.finish(nil, 0, s.fault(upstream.Lost, "the sidecar that holds the call was lost during it", err))
 	}
 }
