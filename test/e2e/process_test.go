@@ -100,6 +100,28 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
+// freeze stops the process where it is, until SIGCONT.
+func (p *process) freeze() {
+	p.t.Helper()
+	p.signal(syscall.SIGSTOP)
+	eventually(p.t, p.name+" is stopped", func() error { // each of its threads for itself
+		states, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+		if err != nil || len(states) == 0 {
+			return fmt.Errorf("it has no threads (%w)", err)
+		}
+		for _, path := range states {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			if _, state, _ := strings.Cut(string(b), ") "); !strings.HasPrefix(state, "T") {
+				return fmt.Errorf("%s is %.1s", path, state)
+			}
+		}
+		return nil
+	})
+}
+
 // exit waits until the process ends by itself, and returns its exit status.
 func (p *process) exit(within time.Duration) int {
 	p.t.Helper()

@@ -29,9 +29,12 @@ type workshop struct {
 	url   string // with its path, when served over HTTP
 	asks  bool   // it asks by requests of its own, as servers with sessions do
 	begun chan string
+	open  context.Context // ends its tools
+	close func()
 
 	mu        sync.Mutex     // guards below
 	runs      map[string]int // of a tool with a text
+	ended     map[string]int // likewise, those that have ended
 	cancelled map[string]int // likewise
 	counts    map[string]int // calls of count, by session
 	watched   int            // subscriptions now
@@ -41,8 +44,9 @@ type workshop struct {
 func newWorkshop(name, version string) *workshop {
 	w := &workshop{
 		asks: version != versionStateless, begun: make(chan string, 1024),
-		runs: map[string]int{}, cancelled: map[string]int{}, counts: map[string]int{},
+		runs: map[string]int{}, ended: map[string]int{}, cancelled: map[string]int{}, counts: map[string]int{},
 	}
+	w.open, w.close = context.WithCancel(context.Background())
 	versions := sdk.SupportedProtocolVersions()
 	if versions[0] != versionStateless {
 		panic("the SDK speaks " + versions[0])
@@ -95,6 +99,13 @@ func (w *workshop) times(tool, text string) int {
 	return w.runs[tool+" "+text]
 }
 
+// atWork is how many runs of a tool with a text have not ended.
+func (w *workshop) atWork(tool, text string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.runs[tool+" "+text] - w.ended[tool+" "+text]
+}
+
 // cancels is how often a call with a text was cancelled at the tool.
 func (w *workshop) cancels(text string) int {
 	w.mu.Lock()
@@ -125,6 +136,10 @@ func (w *workshop) tool(name string, f toolFunc) {
 		ctx context.Context, q *sdk.CallToolRequest, in input,
 	) (*sdk.CallToolResult, any, error) {
 		w.note(w.runs, name+" "+in.Text)
+		defer w.note(w.ended, name+" "+in.Text)
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		defer context.AfterFunc(w.open, stop)()
 		res, err := f(ctx, q, in.Text)
 		return res, nil, err
 	})
@@ -283,6 +298,7 @@ func (w *workshop) serve(t testing.TB) *workshop {
 	s := httptest.NewServer(w.handler())
 	w.url = s.URL
 	t.Cleanup(func() {
+		w.close()
 		for session := range w.Sessions() {
 			session.Close()
 		}
