@@ -35,6 +35,7 @@ type cache struct {
 	kept    map[cacheKey]*kept
 	size    int            // bytes of all lists
 	private [numKinds]bool // the member said so; it stays so
+	failing bool           // the last fetch of any kind had no answer
 	apart   [numKinds]bool // the member refused a list to one who asked; others ask for themselves until it gives one to all
 }
 
@@ -144,7 +145,7 @@ func (s *Server) look(m *member, k kind, sc scope) (part, cacheKey, *flight, tim
 		return c.partLocked(key, e, now), key, nil, 0
 	}
 	most := s.timeout()
-	if e.failures > 0 || e.list != nil && now.Before(e.last) {
+	if c.failing || e.failures > 0 || e.list != nil && now.Before(e.last) {
 		most = min(most, patience)
 	}
 	return part{}, key, e.flight, e.flight.began.Add(most).Sub(now)
@@ -276,7 +277,9 @@ func (c *cache) failLocked(k kind, e *kept, err error, now time.Time) {
 	e.fault = reasonOf(err)
 	e.retry = now.Add(min(mostPause, leastPause<<min(e.failures, 10)))
 	e.failures++
-	if errors.Is(err, errAnswered) && e.list == nil {
+	answered := errors.Is(err, errAnswered)
+	c.failing = !answered
+	if answered && e.list == nil {
 		c.apart[k] = true
 	}
 }
@@ -300,6 +303,7 @@ func (s *Server) keepLocked(c *cache, e *kept, l *list, now time.Time, changed b
 	if changed {
 		ttl = min(ttl, leastPause)
 	}
+	c.failing = false
 	e.list, e.fault, e.failures = l, "", 0
 	e.until, e.last = now.Add(ttl), now.Add(ttl+lists.GetStale().AsDuration())
 }

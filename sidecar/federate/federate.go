@@ -17,6 +17,7 @@ package federate
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -70,7 +71,8 @@ type Server struct {
 	epoch     atomic.Uint64 // counts invalidations: a snapshot of an older one is looked at again
 	requests  atomic.Uint64 // ids of requests of its own
 	snapshots snapshots
-	merging   [numKinds]sync.Mutex // held while a merged list is made, and before snapshots' lock
+	merging   [32]sync.Mutex // see mergingOf; taken before any other lock
+	seed      maphash.Seed   // for them
 	watching  sync.Once
 
 	mu     sync.Mutex // guards below
@@ -87,7 +89,7 @@ type member struct {
 
 // New offers members, in the order in which they are declared. It reaches for nothing.
 func New(members []Member, o Options) *Server {
-	s := &Server{o: o, names: newNamer(o.Binding.GetNames()), found: make(map[place]*member), hashed: make(map[string]target), feeds: make(map[feedKey]*feed)}
+	s := &Server{o: o, names: newNamer(o.Binding.GetNames()), found: make(map[place]*member), hashed: make(map[string]target), feeds: make(map[feedKey]*feed), seed: maphash.MakeSeed()}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.snapshots.init()
 	for _, m := range members {

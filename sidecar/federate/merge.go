@@ -23,8 +23,9 @@ type merger struct {
 	room     int       // what a page may need, in bytes
 	entries  int       // on page
 	order    hash.Hash // of what was shown
-	faults   []byte    // elements of MetaPartialFailure
-	leftOut  []byte    // elements of MetaLeftOut
+	scratch  []byte
+	faults   []byte // elements of MetaPartialFailure
+	leftOut  []byte // elements of MetaLeftOut
 	left     int
 }
 
@@ -76,7 +77,8 @@ func (m *merger) add(from *member, e entry) {
 		return
 	}
 	m.snapshot.targets[shown] = target{from, e.key}
-	m.order.Write(append(binary.AppendUvarint(nil, uint64(len(shown))), shown...))
+	m.scratch = append(binary.AppendUvarint(m.scratch[:0], uint64(len(shown))), shown...)
+	m.order.Write(m.scratch)
 	if m.entries == m.pageSize {
 		m.turn()
 	}

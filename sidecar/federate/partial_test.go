@@ -31,8 +31,8 @@ func TestTheRestIsServedAndSaysWhatIsMissing(t *testing.T) {
 			case <-ctx.Done():
 				return hang(ctx, c)
 			}
-		}).on(mcp.MethodDiscover, hang)
-		down := newPeer().on(mcp.MethodToolsList, refuseConnection).on(mcp.MethodDiscover, refuseConnection)
+		}).on(mcp.MethodDiscover, hang).on(mcp.MethodPromptsList, hang)
+		down := newPeer().on(mcp.MethodToolsList, refuseConnection).on(mcp.MethodDiscover, refuseConnection).on(mcp.MethodPromptsList, refuseConnection)
 		good := tooled("m2", "a").on(mcp.MethodDiscover, always(`{"capabilities":{"tools":{}},"ttlMs":60000,"cacheScope":"public"}`))
 		s := federation(t, "lists: {timeout: 2s}", sleeps, down, good)
 		c := newClient(t, s)
@@ -43,6 +43,10 @@ func TestTheRestIsServedAndSaysWhatIsMissing(t *testing.T) {
 		}
 		if took > 2*time.Second {
 			t.Errorf("the first list took %v, want the 2 s that a member may take", took)
+		}
+		began := time.Now()
+		if l := c.list(prompts, ""); len(l.faults) != 2 || time.Since(began) > patience {
+			t.Errorf("another list took %v, want at most %v for a member that has just failed; missing %v", time.Since(began), patience, l.faults)
 		}
 		for range 100 { // while the member fails on and on, nobody waits long for it
 			time.Sleep(500 * time.Millisecond)

@@ -2,6 +2,8 @@ package federate
 
 import (
 	"context"
+	"hash/maphash"
+	"slices"
 	"sync"
 	"time"
 
@@ -176,8 +178,9 @@ func (s *Server) snapshot(ctx context.Context, k kind, sc scope) (*snapshot, err
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s.merging[k].Lock() // callers that come together share the merged list too
-	defer s.merging[k].Unlock()
+	merging := s.mergingOf(k, sc, parts) // callers that come together share the merged list too
+	merging.Lock()
+	defer merging.Unlock()
 	old := s.snapshots.at(k, sc)
 	if old != nil && same(old.parts, parts) {
 		n := *old
@@ -204,6 +207,14 @@ func (s *Server) gather(ctx context.Context, k kind, sc scope) []part {
 	}
 	wait.Wait()
 	return parts
+}
+
+// mergingOf is held by who merges parts, so that those with the same parts wait for it.
+func (s *Server) mergingOf(k kind, sc scope, parts []part) *sync.Mutex {
+	if !slices.ContainsFunc(parts, func(p part) bool { return !p.shared }) {
+		sc = sc.forEverybody()
+	}
+	return &s.merging[maphash.Comparable(s.seed, cacheKey{k, sc})%uint64(len(s.merging))]
 }
 
 func same(a, b []part) bool {
