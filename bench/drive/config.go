@@ -56,6 +56,7 @@ type Config struct {
 	Args   json.RawMessage // its arguments, an object
 	URI    string          // of the resource to read
 	Expect string          // what every answer must hold
+	Value  json.RawMessage // that every answer must hold whole, byte for byte: the array of a long list
 
 	Header http.Header // sent with every request
 	TLS    *tls.Config // for https; nil: the system's certificates
@@ -115,6 +116,7 @@ func (c Config) Validate() error {
 	wrong(c.RequestBytes < 0 || c.RequestBytes > MaxBytes, "requests of %d bytes: not from 0 to %d", c.RequestBytes, MaxBytes)
 	wrong(c.Args != nil && (!json.Valid(c.Args) || !strings.HasPrefix(strings.TrimSpace(string(c.Args)), "{")),
 		"arguments %.40q are not a JSON object", c.Args)
+	wrong(c.Value != nil && !json.Valid(c.Value), "the value %.40q that is expected is not JSON", c.Value)
 	return errors.Join(errs...)
 }
 

@@ -33,6 +33,7 @@ type conn struct {
 
 	json, sse request  // the next call, for either form of answer
 	right     template // the last answer that was right and not known before
+	rest      []byte   // the last answer without the value that it must hold
 	number    int64    // of the last call
 	owed      float64  // the part of a streamed answer that is due
 

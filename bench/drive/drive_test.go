@@ -19,6 +19,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/outrigger-mesh/outrigger/bench/drive/wire"
+	"github.com/outrigger-mesh/outrigger/bench/null/server"
 	"github.com/outrigger-mesh/outrigger/bench/record"
 )
 
@@ -206,6 +207,33 @@ func TestAnAnswerThatWasRightBeforeIsWrongForTheNextCall(t *testing.T) {
 	for _, op := range []Op{Call, List} {
 		first.Store(nil)
 		expect(t, run(t, Config{URL: url, Op: op, Calls: 3}), 1, 0, 2)
+	}
+}
+
+func TestEveryAnswerMustHoldTheWholeValue(t *testing.T) {
+	_, null := startNull(t)
+	list := server.Tools(server.ToolNames("", 1))
+	expiry := 0
+	for name, tc := range map[string]struct {
+		value       []byte
+		change      func(string) string
+		calls, lost int64
+	}{
+		"it does":              {value: list, calls: 3},
+		"with another time":    {value: list, calls: 3, change: func(s string) string { expiry++; return strings.Replace(s, "60000", fmt.Sprint(expiry), 1) }},
+		"a tool less":          {value: server.Tools(server.ToolNames("", 2)), lost: 3},
+		"one byte of it":       {value: list, lost: 3, change: func(s string) string { return strings.Replace(s, "Answers", "answers", 1) }},
+		"around it, another's": {value: list, lost: 3, change: func(s string) string { return strings.Replace(s, `"id":1`, `"id":2`, 1) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := behindHandler(t, null, func(b []byte) []byte {
+				if tc.change == nil {
+					return b
+				}
+				return []byte(tc.change(string(b)))
+			})
+			expect(t, run(t, Config{URL: url, Op: List, Value: tc.value, Calls: 3}), tc.calls, 0, tc.lost)
+		})
 	}
 }
 
@@ -442,9 +470,9 @@ func TestARunEndsWhenItIsTold(t *testing.T) {
 
 func TestAConfigurationSaysEverythingThatIsWrongWithIt(t *testing.T) {
 	c := Config{URL: "ftp://x", Era: "old", Op: "what", Conns: -1, Rate: -1, Streamed: 2, AnswerBytes: 1, Args: json.RawMessage("[1]"),
-		Delay: time.Hour, Calls: -1}
+		Value: json.RawMessage("[2"), Delay: time.Hour, Calls: -1}
 	_, err := New(c)
-	for _, want := range []string{"ftp://x", `"old"`, `"what"`, "-1 connections", "rate -1", "streamed 2", "answers of 1 ", "[1]",
+	for _, want := range []string{"ftp://x", `"old"`, `"what"`, "-1 connections", "rate -1", "streamed 2", "answers of 1 ", "[1]", "[2",
 		"timeout", "below 0"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New(%+v) = %v, which does not say %q", c, err, want)

@@ -23,7 +23,8 @@
 // By default the server is bench/null, and every byte of an answer is known: it holds the connection's own name and the
 // call's number, so that an answer that reached the wrong client is noticed. A proxy may write the message anew; then
 // its id and its text must be right to the byte. Of any other server (-tool with -args, -uri, -op list) an answer is
-// right when its id is the call's, when it has a result that is no error, and when it holds -expect.
+// right when its id is the call's, when it has a result that is no error, and when it holds -expect and the JSON value
+// in -expect-file, such as the array of a long list, byte for byte.
 //
 // An answer that is not the call's is wrong. A call that was refused (a JSON-RPC error, an HTTP status other than 2xx),
 // cut short or not answered within -timeout has failed. Both are counted, the first of them is said in full, and

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -73,6 +74,10 @@ func parse(args []string, w io.Writer) (o options, err error) {
 		"that ends in . _ - / or :, is the null server's unless there are -args")
 	f.StringVar(&c.URI, "uri", "", "any other server: the resource to read")
 	f.StringVar(&c.Expect, "expect", "", "what every answer must hold")
+	f.Func("expect-file", "a file with a JSON value that every answer must hold whole, byte for byte", func(name string) (err error) {
+		c.Value, err = os.ReadFile(name)
+		return err
+	})
 	c.Header = http.Header{}
 	f.Var(headerFlag(c.Header), "header", "'Name: value', sent with every request; may be repeated")
 	f.BoolVar(&o.hold, "hold", false, "with -op stream or session: open one for each of -conns, print {\"holding\":N}, keep them")

@@ -70,7 +70,7 @@ func TestHelpExplainsEveryFlag(t *testing.T) {
 		t.Errorf("parse(-help) = %v, want flag.ErrHelp", err)
 	}
 	for _, want := range strings.Fields("usage: -era -op -conns -rate -duration -warm -calls -answer-bytes -delay -streamed -events " +
-		"-event-gap -request-bytes -tool -args -uri -expect -header -timeout -hold -json Exit") {
+		"-event-gap -request-bytes -tool -args -uri -expect -expect-file -header -timeout -hold -json Exit") {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the help does not mention %s:\n%s", want, &out)
 		}

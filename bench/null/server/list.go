@@ -12,8 +12,8 @@ import (
 // MaxTools is the most tools a server lists.
 const MaxTools = 100_000
 
-// toolNames are the server's tools: NAME "null" first, then tool_0001 and so on, each after the prefix.
-func toolNames(prefix string, n int) []string {
+// ToolNames are the server's tools: NAME "null" first, then tool_0001 and so on, each after the prefix.
+func ToolNames(prefix string, n int) []string {
 	names := []string{prefix + wire.NullTool}
 	for i := 1; i < n; i++ {
 		names = append(names, fmt.Sprintf("%stool_%04d", prefix, i))
@@ -21,11 +21,11 @@ func toolNames(prefix string, n int) []string {
 	return names
 }
 
-// toolList is the tools member of a list's result. A tool has the size that tools in use have: a description of a few
+// Tools is the array of a list's tools. A tool has the size that tools in use have: a description of a few
 // sentences and a schema of six properties, about 1.2 KB together.
-func toolList(names []string) []byte {
+func Tools(names []string) []byte {
 	var b bytes.Buffer
-	b.WriteString(`"tools":[`)
+	b.WriteByte('[')
 	for i, name := range names {
 		if i > 0 {
 			b.WriteByte(',')

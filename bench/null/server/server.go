@@ -82,7 +82,7 @@ func New(c Config) (*Server, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	names := toolNames(c.Prefix, c.Tools)
+	names := ToolNames(c.Prefix, c.Tools)
 	s := &Server{
 		stateless: c.Era != wire.Legacy,
 		legacy:    c.Era != wire.Stateless,
@@ -94,7 +94,7 @@ func New(c Config) (*Server, error) {
 		s.tools[name] = true
 	}
 	for _, era := range []string{wire.Stateless, wire.Legacy} {
-		s.lists[era] = slices.Concat([]byte(`,"result":{`), toolList(names), []byte(cacheable(era)))
+		s.lists[era] = slices.Concat([]byte(`,"result":{"tools":`), Tools(names), []byte(cacheable(era)))
 	}
 	return s, nil
 }
