@@ -144,9 +144,9 @@ func (s *Server) look(m *member, k kind, sc scope) (part, cacheKey, *flight, tim
 	if e.flight == nil {
 		return c.partLocked(key, e, now), key, nil, 0
 	}
-	most := s.timeout()
+	most := s.timeout() + patience // the fetch ends before, unless the member does not even mind that it is given up
 	if c.failing || e.failures > 0 || e.list != nil && now.Before(e.last) {
-		most = min(most, patience)
+		most = patience
 	}
 	return part{}, key, e.flight, e.flight.began.Add(most).Sub(now)
 }

@@ -210,6 +210,19 @@ func TestAClientIsToldOfAMemberThatComesLate(t *testing.T) {
 	})
 }
 
+func TestAClientIsToldOfAMemberThatAcknowledgesLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer().notifies(nil).after(acknowledgeWithin+time.Second, mcp.MethodListen)
+		s := federation(t, "", p)
+		h := newClient(t, s).listens(`{"toolsListChanged":true}`)
+		h.want("first", acknowledged(`{"toolsListChanged":true}`))
+		time.Sleep(2 * time.Second)
+		h.want("when it is there", "tools/list_changed {}")
+		h.close()
+		shut(t, s)
+	})
+}
+
 func TestListensOfOneScopeShareAStreamAndEndIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer().notifies(nil)
@@ -229,6 +242,9 @@ func TestListensOfOneScopeShareAStreamAndEndIt(t *testing.T) {
 		for _, h := range all {
 			h.want("a change", "tools/list_changed {}")
 			h.close()
+			if h.a.Events.(*listening).detach() {
+				t.Fatal("a listen that was closed is kept until the federation is")
+			}
 		}
 		synctest.Wait()
 		if n := len(p.open()); n != 1 || len(s.feeds) != 1 {

@@ -78,6 +78,21 @@ func TestAMemberThatTurnsPrivateIsAskedByEachFromThenOn(t *testing.T) {
 	})
 }
 
+// That a member turned private counts at once, also for lists that are still fresh.
+func TestOneWhoLearnsThatListsArePrivateLearnsItForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		claim := forAll
+		s := federation(t, "", newPeer().personal("m0", func(string) string { return claim }))
+		ann, bob := newClient(t, s).as("ann"), newClient(t, s).as("bob")
+		ann.list(tools, "")
+		claim = forOne
+		other := ann.declaring(`{"roots":{}}`)
+		wantList(t, "ann with other capabilities", other.list(tools, "").keys, "of-ann---roots-----")
+		wantList(t, "bob", bob.list(tools, "").keys, "of-bob---")
+		shut(t, s)
+	})
+}
+
 // A refusal is for who was refused. Others ask for themselves.
 func TestAMemberThatRefusesOneCallerServesTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
