@@ -96,8 +96,10 @@ func httpClient(t testing.TB, token string) *http.Client {
 
 type bearer struct {
 	token string
-	next  http.RoundTripper
+	next  *http.Transport
 }
+
+func (b bearer) CloseIdleConnections() { b.next.CloseIdleConnections() }
 
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if b.token != "" {
@@ -167,6 +169,7 @@ func get(t testing.TB, address, path string) (status int, body string, err error
 	t.Helper()
 	c := httpClient(t, "")
 	c.Timeout = patience
+	defer c.CloseIdleConnections()
 	res, err := c.Get("http://" + address + path)
 	if err != nil {
 		return 0, "", err
