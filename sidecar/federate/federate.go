@@ -9,9 +9,10 @@
 // not, every member is asked at once, each with its own deadline; what a member cannot give is its last list, for a
 // while, and then nothing: the answer says so in _meta["dev.outrigger/partialFailure"]. No member ever waits for another.
 //
-// A Server is safe for concurrent use. Its goroutines are one per member that watches for changed lists, one per list
-// being fetched, and one per member of each open listen; Close waits for them. Not here: the members' own lives, which are
-// their owner's, and what clients may see (policy).
+// A Server is safe for concurrent use. Its goroutines are one per member that watches for changed lists, and one more per
+// member for each scope whose clients listen for them; one per list being fetched; and one per member that has resources or
+// tasks of an open listen. Close waits for them. Not here: the members' own lives, which are their owner's, what clients may
+// see (policy), and whether a federation contains itself.
 package federate
 
 import (
