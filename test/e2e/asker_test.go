@@ -44,7 +44,7 @@ type answered struct {
 		RequestState string
 		Content      []struct{ Text string }
 		IsError      bool
-		Tools        []struct{ Name string }
+		Tools        []struct{ Name, Title string }
 		Meta         json.RawMessage `json:"_meta"`
 	}
 	Error *struct {

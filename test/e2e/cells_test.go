@@ -155,7 +155,7 @@ func (c *cell) calls() {
 	}
 	for _, uri := range []string{workshopNote, "workshop://part/7"} {
 		r, err := c.client.ReadResource(within(c), &sdk.ReadResourceParams{URI: uri})
-		if err != nil || len(r.Contents) != 1 || r.Contents[0].Text != "about "+uri {
+		if err != nil || len(r.Contents) != 1 || r.Contents[0].Text != "workshop about "+uri {
 			c.Errorf("reading %s gave %+v (%v)", uri, r, err)
 		}
 	}

@@ -7,6 +7,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 )
 
@@ -23,12 +25,19 @@ const patience = 30 * time.Second
 // peerEnv makes the test binary be an MCP server instead, on the address that it holds.
 const peerEnv = "E2E_PEER_ADDRESS"
 
+// stdioEnv makes the test binary be a workshop on its standard input and output instead.
+const stdioEnv = "E2E_PEER_STDIO"
+
 // Where the programs are: those under test, and those built as a release is, to be measured.
 var programs, releases string
 
 func TestMain(m *testing.M) {
 	if address := os.Getenv(peerEnv); address != "" {
 		servePeer(address)
+		return
+	}
+	if os.Getenv(stdioEnv) != "" {
+		_ = newWorkshop("pipe", versionLegacy).Run(context.Background(), &sdk.StdioTransport{}) // it ends with its input
 		return
 	}
 	os.Exit(run(m))

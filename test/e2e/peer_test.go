@@ -15,10 +15,11 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Paths of the peer's two endpoints.
+// Paths of the peer's endpoints.
 const (
 	legacyPath    = "/legacy"
 	statelessPath = "/stateless"
+	workshopPath  = "/workshop" // before the other two, in a process: a workshop of each era
 )
 
 // input is the arguments of every tool of the peer's.
@@ -139,8 +140,13 @@ func servePeer(address string) {
 		os.Exit(1)
 	}
 	fmt.Println("listening on", l.Addr())
-	handler, _ := newPeer("process").handler()
-	fmt.Println(http.Serve(l, handler))
+	both, _ := newPeer("process").handler()
+	mux := http.NewServeMux()
+	mux.Handle("/", both)
+	for _, era := range eras {
+		mux.Handle(workshopPath+era.path, newWorkshop(era.name, era.version).handler())
+	}
+	fmt.Println(http.Serve(l, mux))
 }
 
 // startPeer runs the peer as a process of its own, on an address with port 0 at first.

@@ -26,6 +26,7 @@ const (
 // call that it is for.
 type workshop struct {
 	*sdk.Server
+	name  string
 	url   string // with its path, when served over HTTP
 	asks  bool   // it asks by requests of its own, as servers with sessions do
 	begun chan string
@@ -43,7 +44,7 @@ type workshop struct {
 // newWorkshop makes a server that speaks one era alone.
 func newWorkshop(name, version string) *workshop {
 	w := &workshop{
-		asks: version != versionStateless, begun: make(chan string, 1024),
+		name: name, asks: version != versionStateless, begun: make(chan string, 1024),
 		runs: map[string]int{}, ended: map[string]int{}, cancelled: map[string]int{}, counts: map[string]int{},
 	}
 	w.open, w.close = context.WithCancel(context.Background())
@@ -81,7 +82,7 @@ func newWorkshop(name, version string) *workshop {
 }
 
 func (w *workshop) readResource(_ context.Context, q *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
-	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: q.Params.URI, Text: "about " + q.Params.URI}}}, nil
+	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: q.Params.URI, Text: w.name + " about " + q.Params.URI}}}, nil
 }
 
 // note counts in one of the maps.
