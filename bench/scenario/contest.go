@@ -26,6 +26,9 @@ type Contest struct {
 	// Duration is how long a case is measured; nil: as long as the bench says.
 	Duration func(c Case) time.Duration
 
+	// Path is that of a case's endpoint, where it is not the subject's own; nil: it is.
+	Path func(c Case) string
+
 	// Stream reports whether answers of a case must be passed on as they come.
 	Stream func(c Case) bool
 
@@ -63,7 +66,10 @@ func (b *Bench) turn(ctx context.Context, c Contest, k Case, s *Subject, round i
 		duration = c.Duration(k)
 	}
 	url := s.URL()
-	if c.Stream != nil && c.Stream(k) {
+	switch {
+	case c.Path != nil:
+		url = "http://" + s.Process.Address + c.Path(k)
+	case c.Stream != nil && c.Stream(k):
 		url = s.Stream
 	}
 	args := append(c.Load(k), "-warm", b.Warm.String(), "-duration", duration.String())

@@ -52,6 +52,8 @@ func TestRealProcessesAreMeasured(t *testing.T) {
 	t.Run("held", func(t *testing.T) { holdsFew(ctx, t, b, rows) })
 	t.Run("boot", func(t *testing.T) { startsTwice(ctx, t, b, rows, up) })
 	t.Run("memory", func(t *testing.T) { livesShortly(ctx, t, b, rows, up) })
+	t.Run("bridge", func(t *testing.T) { bridgesShortly(ctx, t, brief(b), rows) })
+	t.Run("federation", func(t *testing.T) { federatesShortly(ctx, t, brief(b), rows) })
 	t.Run("soak", func(t *testing.T) { soaksShortly(ctx, t, b, up) })
 }
 
