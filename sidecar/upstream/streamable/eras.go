@@ -2,6 +2,7 @@ package streamable
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -82,19 +83,43 @@ func (s *Server) probe() (mcp.Eras, error) {
 // ask sends server/discover and judges the answer (basic/versioning, "Backward Compatibility").
 func (s *Server) ask() (mcp.Eras, error) {
 	status, body, err := s.discover(s.tasks.ctx)
-	if err != nil {
-		return 0, err
+	var eras mcp.Eras
+	if err == nil {
+		var known bool
+		if eras, known = mcp.Verdict(status, body); !known {
+			err = s.client.fault(upstream.BadAnswer, "is not well enough to say which versions it speaks", nil)
+		}
 	}
-	eras, known := mcp.Verdict(status, body)
 	switch {
-	case !known:
-		return 0, s.client.fault(upstream.BadAnswer, "is not well enough to say which versions it speaks", nil)
+	case err != nil && s.initializes(err):
+		eras = mcp.EraSet(mcp.Legacy)
+	case err != nil:
+		return 0, err
 	case eras == 0:
 		return 0, s.client.fault(upstream.WrongEra, "speaks no protocol version that is spoken here", nil)
 	}
 	s.log.Info("asked the server which wires it speaks",
 		"stateless", eras.Has(mcp.Stateless), "legacy", eras.Has(mcp.Legacy))
 	return eras, nil
+}
+
+// initializes reports whether a server that gave no answer to server/discover, for that reason, opens a session: there are
+// servers that fail, hang or hang up on a method that they do not know. One that was not reached, or wants another
+// credential, is not tried.
+func (s *Server) initializes(failure error) bool {
+	var fault *upstream.Error
+	if !errors.As(failure, &fault) || fault.Kind == upstream.Unreachable || fault.Kind == upstream.Unauthorized {
+		return false
+	}
+	session, answer, err := s.Open(s.tasks.ctx, &upstream.Call{Message: s.own.initialize})
+	if answer != nil {
+		_ = answer.Close() // a body in memory
+	}
+	if session == nil || err != nil {
+		return false
+	}
+	s.abandon(session)
+	return true
 }
 
 // discover returns the status and the response of a server/discover, whatever they are.

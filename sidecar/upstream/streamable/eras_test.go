@@ -57,7 +57,9 @@ func TestErasAreWhatTheAnswerToDiscoverSays(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var header http.Header
 			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				header = r.Header
+				if header == nil { // of discover, which may not be all
+					header = r.Header
+				}
 				writeJSON(w, tt.status, tt.body)
 			}))
 			defer srv.Close()
@@ -70,6 +72,36 @@ func TestErasAreWhatTheAnswerToDiscoverSays(t *testing.T) {
 			}
 			if header.Get(mcp.HeaderVersion) != mcp.Version20260728 || header.Get(mcp.HeaderMethod) != mcp.MethodDiscover {
 				t.Errorf("discover went out with %v, want its headers", header)
+			}
+		})
+	}
+}
+
+// A server that cannot bear what it does not know is found out by what it knows.
+func TestAServerThatFailsAtDiscoverIsAskedForASession(t *testing.T) {
+	for name, fail := range map[string]http.HandlerFunc{
+		"fails":    func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+		"hangs":    func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"hangs up": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				m, err := mcp.Scan(body, mcp.Limits{MaxDepth: 9})
+				if err != nil || m.Method != mcp.MethodInitialize {
+					fail(w, r)
+					return
+				}
+				w.Header().Set(mcp.HeaderSessionID, "s")
+				writeJSON(w, 200, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},`+
+					`"serverInfo":{"name":"x","version":"1"}}}`, m.ID.Of(m.Raw)))
+			}))
+			defer srv.Close()
+			s := newServer(t, srv.URL, func(u *outriggerv1.Upstream) {
+				u.Timeouts = &outriggerv1.Timeouts{Handshake: durationpb.New(200 * time.Millisecond)}
+			})
+			if eras, err := s.Eras(testContext(t)); err != nil || eras != mcp.EraSet(mcp.Legacy) {
+				t.Errorf("Eras = %v, %v; want legacy", eras, err)
 			}
 		})
 	}
@@ -116,8 +148,8 @@ func TestAFailedProbeIsRepeatedButNotAtOnce(t *testing.T) {
 			t.Error("Eras after 502: no error")
 		}
 	}
-	if n := asked.Load(); n != 1 {
-		t.Errorf("asked %d times, want once within %v", n, probePause)
+	if n := asked.Load(); n != 2 { // the second time whether it opens a session
+		t.Errorf("asked %d times, want twice within %v", n, probePause)
 	}
 	s.eras.mu.Lock()
 	s.eras.failedAt = s.eras.failedAt.Add(-probePause)
