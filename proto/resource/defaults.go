@@ -117,7 +117,7 @@ func fillBinding(b *outriggerv1.Binding) {
 // fillFederation fills in how several upstreams are offered as one.
 func fillFederation(b *outriggerv1.Binding) {
 	for _, u := range b.Upstreams {
-		fill(&u.Prefix, strings.ReplaceAll(u.GetName(), ".", "-"))
+		u.Prefix = prefixOf(u)
 	}
 	if b.Names == nil {
 		b.Names = &outriggerv1.Names{}
@@ -136,6 +136,14 @@ func fillFederation(b *outriggerv1.Binding) {
 	fillDuration(&b.Lists.Ttl, time.Minute)
 	fillDuration(&b.Lists.Stale, 10*time.Minute)
 	fill(&b.PartialFailure, outriggerv1.PartialFailure_PARTIAL_FAILURE_SERVE)
+}
+
+// prefixOf is the prefix of an upstream's names, given or by default.
+func prefixOf(u *outriggerv1.UpstreamReference) string {
+	if p := u.GetPrefix(); p != "" {
+		return p
+	}
+	return strings.ReplaceAll(u.GetName(), ".", "-")
 }
 
 func fill[T comparable](field *T, value T) {

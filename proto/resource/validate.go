@@ -253,7 +253,7 @@ func (v *validator) federation(b *outriggerv1.Binding) {
 		v.check(p == "" || prefixPattern.MatchString(p), at+".prefix", "%s, expected 1 to 24 letters, digits, '_' and '-', the last one not '_'", quote(p))
 		for j, other := range b.Upstreams[:i] {
 			v.check(u.GetName() != other.GetName() || u.GetName() == "", at+".name", "%s is already spec.upstreams[%d]", quote(u.GetName()), j)
-			v.check(!ambiguous(p, other.GetPrefix()), at+".prefix", "%s and %s of spec.upstreams[%d] can give two tools the same name", quote(p), quote(other.GetPrefix()), j)
+			v.check(!ambiguous(prefixOf(u), prefixOf(other)), at+".prefix", "%s and %s of spec.upstreams[%d] can give two tools the same name", quote(prefixOf(u)), quote(prefixOf(other)), j)
 		}
 	}
 	v.check(outriggerv1.Prefix_name[int32(b.GetNames().GetPrefix())] != "", "spec.names.prefix", "%d is not a way of naming that this version knows", b.GetNames().GetPrefix())

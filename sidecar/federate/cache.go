@@ -275,6 +275,10 @@ func (s *Server) settle(m *member, k kind, sc scope, e *kept, f *flight, l *list
 
 func (c *cache) failLocked(k kind, e *kept, err error, now time.Time) {
 	e.fault = reasonOf(err)
+	if e.fault == reasonLoop {
+		e.retry = now.Add(leastPause)
+		return // it says nothing of the member
+	}
 	e.retry = now.Add(min(mostPause, leastPause<<min(e.failures, 10)))
 	e.failures++
 	answered := errors.Is(err, errAnswered)
@@ -340,6 +344,8 @@ func (s *Server) start(f func()) bool {
 func reasonOf(err error) string {
 	var e *upstream.Error
 	switch {
+	case errors.Is(err, errLoop):
+		return reasonLoop
 	case errors.Is(err, context.DeadlineExceeded):
 		return upstream.TimedOut.Reason()
 	case errors.As(err, &e):

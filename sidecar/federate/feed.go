@@ -161,13 +161,13 @@ func (f *feed) take(msg *mcp.Message, again bool) {
 
 // acknowledged notes what the member grants. One that comes back, or comes late, may have changed its lists unseen.
 func (f *feed) acknowledged(granted []bool, again bool) {
-	f.grant(granted)
-	f.settle()
 	f.mu.Lock()
 	for l := range f.listens {
 		again = again || l.isOpen()
 	}
 	f.mu.Unlock()
+	f.grant(granted)
+	f.settle() // from here on listens open that are in time
 	if !again {
 		return
 	}

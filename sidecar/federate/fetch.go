@@ -67,17 +67,20 @@ type scope struct {
 	principal string
 	// capabilities as the client declares them: a server may list only what a client can use.
 	capabilities string
+	way          string // by which sidecars the request came, "" for none
 }
 
 func scopeOf(c *upstream.Call) scope {
-	sc := scope{principal: c.Principal, capabilities: "{}"}
+	sc := scope{principal: c.Principal, capabilities: "{}", way: wayOf(c.Header)}
 	if declared := c.Message.ClientCapabilities.Of(c.Message.Raw); len(declared) > 2 {
 		sc.capabilities = string(declared)
 	}
 	return sc
 }
 
-func (s scope) forEverybody() scope { return scope{everybody: true, capabilities: s.capabilities} }
+func (s scope) forEverybody() scope {
+	return scope{everybody: true, capabilities: s.capabilities, way: s.way}
+}
 
 // fetch asks a member for a whole list.
 func (s *Server) fetch(ctx context.Context, m *member, k kind, sc scope) (*list, error) {
@@ -190,7 +193,7 @@ func (s *Server) ask(ctx context.Context, m *member, k kind, sc scope, cursor st
 	if err != nil {
 		return nil, mcp.Span{}, err
 	}
-	a, err := m.Server.Call(ctx, &upstream.Call{Message: &msg, Principal: sc.principal})
+	a, err := m.Server.Call(ctx, &upstream.Call{Message: &msg, Header: sc.header(), Principal: sc.principal})
 	if err != nil {
 		return nil, mcp.Span{}, err
 	}
@@ -205,8 +208,12 @@ func (s *Server) ask(ctx context.Context, m *member, k kind, sc scope, cursor st
 	if code == strconv.Itoa(mcp.CodeMethodNotFound) && cursor == "" {
 		return nil, mcp.Span{}, nil
 	}
+	cause := errAnswered
+	if a.Status == http.StatusLoopDetected {
+		cause = errLoop
+	}
 	return nil, mcp.Span{}, &upstream.Error{
-		Kind: upstream.BadAnswer, Upstream: m.Name, Cause: errAnswered,
+		Kind: upstream.BadAnswer, Upstream: m.Name, Cause: cause,
 		Detail: fmt.Sprintf("answered %s with error %.20s", kinds[k].method, code),
 	}
 }

@@ -1,12 +1,15 @@
 package proxy
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
@@ -516,5 +519,47 @@ func TestACallThatComesRoundIsRefused(t *testing.T) {
 	h["Via"] = "1.1 other, 1.0 sidecar-00 (a comment)"
 	if p := second.do("POST", h, modernCall("2", "echo", "{}")); p.status == 508 && !strings.Contains(p.body, "come round") {
 		t.Errorf("another proxy's Via: %d %s", p.status, p.body)
+	}
+}
+
+// Each has what the other has itself, and neither fetches its own tools through the other.
+func TestTwoFederationsThatNameEachOtherEnd(t *testing.T) {
+	var rigs []*rig
+	for i := range 2 {
+		r := newRig(t, newPeer(mcp.Version20260728).serveHTTP(t, inEvents))
+		r.Via = fmt.Sprint("sidecar-", i)
+		d := Dialer{Log: r.Log, Version: "test", Via: r.Via}
+		r.Dial, r.Federate = d.Dial, d.Federate
+		rigs = append(rigs, r)
+	}
+	for i, r := range rigs {
+		r.apply(func(c *config.Config) {
+			other := &outriggerv1.Upstream{Name: "other", Transport: &outriggerv1.Upstream_Http{
+				Http: &outriggerv1.HTTPTransport{Url: rigs[1-i].url}}}
+			c.Upstreams[0].Health = &outriggerv1.Health{} // dialed anew, with its Via
+			c.Upstreams = append(c.Upstreams, other)
+			c.Bindings[0].Upstreams = append(c.Bindings[0].Upstreams, &outriggerv1.UpstreamReference{Name: "other"})
+			c.Bindings[0].Lists = &outriggerv1.Lists{Ttl: durationpb.New(time.Millisecond)}
+		})
+	}
+	list := `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{` + meta + `}}`
+	tools := func(r *rig) (names []string) {
+		var result struct{ Tools []struct{ Name string } }
+		p := r.do("POST", modern("tools/list", ""), list)
+		if m := p.rpc(t); json.Unmarshal(m.Result, &result) != nil {
+			t.Fatalf("%d %s", p.status, p.body)
+		}
+		for _, tool := range result.Tools {
+			names = append(names, tool.Name)
+		}
+		return names
+	}
+	for range 5 {
+		for _, r := range rigs {
+			names := strings.Join(tools(r), " ")
+			if !strings.Contains(names, "up_echo") || !strings.Contains(names, "other_up_echo") || strings.Contains(names, "other_other") {
+				t.Fatalf("tools %s, want those of both servers, and none that came round", names)
+			}
+		}
 	}
 }
