@@ -34,7 +34,7 @@ type options struct {
 	programs  layout.Programs
 }
 
-// extent is how long a kind of run measures.
+// extent is how long a kind of run measures. A comparison of two runs needs four rounds of each (package report).
 type extent struct {
 	rounds         int
 	warm, duration time.Duration
@@ -42,7 +42,7 @@ type extent struct {
 }
 
 var (
-	fullExtent  = extent{3, 500 * time.Millisecond, 3 * time.Second, 3}
+	fullExtent  = extent{4, 500 * time.Millisecond, 3 * time.Second, 3}
 	shortExtent = extent{3, 200 * time.Millisecond, time.Second, 2}
 )
 
@@ -87,7 +87,7 @@ func (o *options) register(f *flag.FlagSet) {
 	f.BoolVar(&o.gate, "gate", false, "measure the path's gated cases only, and fail when one is beyond its gate (GATE_JSON, GATE_SSE)")
 	f.BoolVar(&o.keepNoisy, "keep-noisy", false, "let rows count that stay noisy, and call the run valid all the same")
 	f.StringVar(&o.era, "era", "", "only cases of this era, stateless or legacy, where a scenario varies it (default both)")
-	f.IntVar(&o.rounds, "rounds", 0, "how often each case is measured (default 3)")
+	f.IntVar(&o.rounds, "rounds", 0, "how often each case is measured (default 4; short 3)")
 	f.DurationVar(&o.warm, "warm", 0, "warm-up of a row, not counted (default 500ms; short 200ms)")
 	f.DurationVar(&o.duration, "duration", 0, "time a row is measured (default 3s; short 1s)")
 	f.IntVar(&o.retries, "retries", -1, "how often a row is measured again when the machine was not quiet (default 3; short 2)")

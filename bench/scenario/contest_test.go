@@ -164,7 +164,7 @@ func TestPathCasesVaryEachFieldAndKeepTheGatedOnes(t *testing.T) {
 		closed, open int
 	}{
 		{"gate", Bench{Short: true, Gate: true}, 4, 0},
-		{"short", Bench{Short: true}, 10, 2},
+		{"short", Bench{Short: true}, 11, 2},
 		{"full", Bench{}, 28, 4},
 		{"any server", Bench{Target: &Target{AnyServer: true}}, 8, 2},
 	} {

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/outrigger-mesh/outrigger/bench/layout"
 	"github.com/outrigger-mesh/outrigger/bench/record"
 )
 
@@ -78,8 +78,8 @@ func TestTranslationIsCountedFromTheSameClientsCall(t *testing.T) {
 	}
 }
 
-func bridgesShortly(ctx context.Context, t *testing.T, b *Bench, rows *[]record.Row) {
-	*rows = nil
+func bridgesShortly(ctx context.Context, t *testing.T, programs layout.Programs) {
+	b, rows := withProcesses(t, programs)
 	if err := runBridge(ctx, b); err != nil {
 		t.Fatal(err)
 	}
@@ -94,8 +94,8 @@ func bridgesShortly(ctx context.Context, t *testing.T, b *Bench, rows *[]record.
 	}
 }
 
-func federatesShortly(ctx context.Context, t *testing.T, b *Bench, rows *[]record.Row) {
-	*rows = nil
+func federatesShortly(ctx context.Context, t *testing.T, programs layout.Programs) {
+	b, rows := withProcesses(t, programs)
 	if err := runFederation(ctx, b); err != nil {
 		t.Fatal(err)
 	}
@@ -124,10 +124,4 @@ func missesAWrongList(ctx context.Context, t *testing.T, b *Bench) {
 	if err != nil || found.Wrong != 3 {
 		t.Errorf("%+v, %v; want three wrong answers", found, err)
 	}
-}
-
-// brief is the same bench measuring for a moment.
-func brief(b *Bench) *Bench {
-	return &Bench{Layout: b.Layout, Short: true, Rounds: 1, Warm: 20 * time.Millisecond, Duration: 200 * time.Millisecond,
-		KeepNoisy: true, Write: b.Write, Progress: b.Progress}
 }

@@ -77,6 +77,14 @@ func TestNoMoreIsOpenedThanFilesAllow(t *testing.T) {
 	}
 }
 
+func TestHeldCountsAreDistinctAndWithinTheMost(t *testing.T) {
+	for most, want := range map[string]string{"10000": "1,1000,10000", "9900": "1,1000,9900", "1000": "1,1000", "412": "1,412"} {
+		if got := heldCounts(most); got != want {
+			t.Errorf("heldCounts(%s) = %s, want %s", most, got, want)
+		}
+	}
+}
+
 func TestLoadsOfTheSameTimeAreAddedUp(t *testing.T) {
 	got := sum([]record.Load{
 		{Calls: 1, Failures: 2, Wrong: 3, Connections: 8, Events: 4, CallsPerS: 10, CPUSeconds: 1, Seconds: 5},

@@ -106,6 +106,9 @@ func pathCases(b *Bench) (closed, open []Case) {
 	}
 	closed = append(usual, cross("loop", "closed", "era", eras, "answer", answers, "bytes", usualBytes, "conns", "1,8,256")...)
 	closed = append(closed, cross("loop", "closed", "era", eras, "answer", answers, "bytes", "1024,65536,1048576", "conns", usualConns)...)
+	if b.Short {
+		closed = append(closed, cross("loop", "closed", "era", eras, "answer", "sse", "bytes", "65536", "conns", usualConns)...)
+	}
 	return closed, cross("loop", "open", "era", "stateless,legacy", "answer", answers, "bytes", usualBytes, "conns", usualConns)
 }
 
