@@ -7,7 +7,7 @@ THROUGH     := PROXY='$(CURDIR)/$(INTEROP)/sidecar.sh {UPSTREAM} {PORT}'
 # How many checks of `make interop` pass with nothing between: fewer through the sidecar means that some did not run.
 INTEROP_CHECKS := 237
 
-.PHONY: help build quickstart test test-fast fuzz check generate breaking-baseline conformance interop \
+.PHONY: help build quickstart test test-fast test-allocs fuzz check generate breaking-baseline conformance interop \
 	bench-programs bench bench-compare bench-gate bench-micro clean
 
 help: ## List the commands.
@@ -31,6 +31,9 @@ test-fast: ## Run the Go tests with the race detector.
 	bin/tools/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary skipped \
 	    --post-run-command tools/count.sh \
 	    -- -race -p 2 -timeout 5m ./...
+
+test-allocs: ## Run the tests that count allocations, without the race detector, which changes the counts.
+	$(GO) test -run Alloc -count 1 -timeout 3m ./sidecar/...
 
 fuzz: ## Fuzz every target for FUZZTIME (10s) each; the tests run only their seeds.
 	tools/fuzz.sh
