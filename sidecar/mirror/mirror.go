@@ -56,28 +56,40 @@ func (t *Tools) Learn(principal string, response *mcp.Message) (tools []string) 
 	if !rawjson.IsArray(list.Of(response.Raw)) {
 		return nil
 	}
-	found := make(map[key][]mcp.ParamHeader)
+	found := make(map[string][]mcp.ParamHeader)
 	for tool := range rawjson.Elements(response.Raw, list) {
-		name, ok := rawjson.Text(rawjson.Find(response.Raw, tool, "name").Of(response.Raw))
-		if !ok {
+		name, ps, err := Read(response.Raw, tool)
+		if name == "" {
 			continue
 		}
-		tools = append(tools, name)
-		schema := rawjson.Find(response.Raw, tool, "inputSchema").Of(response.Raw)
-		ps, err := mcp.ParamHeaders(schema)
 		if err != nil {
 			ps = nil
 		}
-		found[key{principal, name}] = ps
+		tools = append(tools, name)
+		found[name] = ps
 	}
-	t.merge(found)
+	t.Merge(principal, found)
 	return tools
 }
 
-func (t *Tools) merge(found map[key][]mcp.ParamHeader) {
+// Read is the name and the mirrored arguments of a tool in a list; the name is empty when it has none. An error says why
+// clients must not use the tool.
+func Read(raw []byte, tool mcp.Span) (name string, ps []mcp.ParamHeader, err error) {
+	name, _ = rawjson.Text(rawjson.Find(raw, tool, "name").Of(raw))
+	schema := rawjson.Find(raw, tool, "inputSchema").Of(raw)
+	if schema == nil {
+		return name, nil, nil
+	}
+	ps, err = mcp.ParamHeaders(schema)
+	return name, ps, err
+}
+
+// Merge takes note of tools: a tool without mirrored arguments is forgotten.
+func (t *Tools) Merge(principal string, found map[string][]mcp.ParamHeader) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for k, ps := range found {
+	for name, ps := range found {
+		k := key{principal, name}
 		switch {
 		case len(ps) == 0:
 			delete(t.by, k)

@@ -78,7 +78,7 @@ func (c *session) carry(ctx context.Context, q *upstream.Call) (*upstream.Answer
 		first: first, next: first, header: headerFor(&first, q.Header),
 	}
 	if first.Method == mcp.MethodToolsCall {
-		setParams(k.header, &first, c.server.mirrored.of(k.tool()))
+		setParams(k.header, &first, c.server.mirrored.Of(k.principal, k.first.Name))
 	}
 	k.ctx, k.stop = context.WithCancel(ctx)
 	if !c.begin(k) {
@@ -98,8 +98,6 @@ func (c *session) carry(ctx context.Context, q *upstream.Call) (*upstream.Answer
 	}
 	return &upstream.Answer{Status: http.StatusOK, Length: -1, Events: k}, nil
 }
-
-func (k *call) tool() toolKey { return toolKey{k.principal, string(k.first.Name)} }
 
 // Next implements upstream.EventStream.
 func (k *call) Next() (mcp.Event, error) {
@@ -255,7 +253,7 @@ func (k *call) settleResult(m *mcp.Message) {
 	case resultComplete:
 		k.end(w.response(k.id))
 		if w.mirrored != nil {
-			k.session.server.mirrored.learn(k.principal, w.mirrored)
+			k.session.server.mirrored.Merge(k.principal, w.mirrored)
 		}
 		for _, why := range w.dropped {
 			k.session.server.o.Log.Warn("left a tool out of a list, since the server's annotations are at fault", "tool", why)
@@ -276,7 +274,7 @@ func (k *call) learn() {
 		}
 		k.session.server.o.Log.Debug("could not list tools after a refused call", "error", err)
 	}
-	if !setParams(k.header, &k.first, k.session.server.mirrored.of(k.tool())) {
+	if !setParams(k.header, &k.first, k.session.server.mirrored.Of(k.principal, k.first.Name)) {
 		k.end(k.refused)
 		return
 	}

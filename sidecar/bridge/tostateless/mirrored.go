@@ -6,58 +6,15 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/mirror"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
-const (
-	// maxMirroring is how many tools with mirrored arguments are remembered; then they are all forgotten.
-	maxMirroring = 10_000
-	// maxToolPages is how far tools/list is followed for one tool.
-	maxToolPages = 20
-)
-
-// mirrored is which arguments of which tools a stateless client repeats in Mcp-Param-* headers (server/tools,
-// "x-mcp-header"), as far as tools/list has told here.
-type mirrored struct {
-	some atomic.Bool // any tool has any; most servers have none, and then nothing is looked up
-	mu   sync.Mutex  // guards below
-	by   map[toolKey][]mcp.ParamHeader
-}
-
-// toolKey is a tool as one principal sees it.
-type toolKey struct{ principal, name string }
-
-func (m *mirrored) of(k toolKey) []mcp.ParamHeader {
-	if !m.some.Load() {
-		return nil
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.by[k]
-}
-
-// learn takes note of the tools that a list named.
-func (m *mirrored) learn(principal string, found map[string][]mcp.ParamHeader) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for name, ps := range found {
-		k := toolKey{principal, name}
-		switch {
-		case len(ps) == 0:
-			delete(m.by, k)
-			continue
-		case m.by == nil || len(m.by) >= maxMirroring:
-			m.by = make(map[toolKey][]mcp.ParamHeader)
-		}
-		m.by[k] = ps
-		m.some.Store(true)
-	}
-}
+// maxToolPages is how far tools/list is followed for one tool.
+const maxToolPages = 20
 
 // setParams adds the headers of a tools/call, and reports whether they differ from those that were there.
 func setParams(h http.Header, m *mcp.Message, ps []mcp.ParamHeader) (changed bool) {
@@ -127,11 +84,11 @@ func (c *session) askForTool(ctx context.Context, principal, tool string) error 
 		}
 		found := make(map[string][]mcp.ParamHeader)
 		for e := range elementsOf(r.Raw, rawjson.Find(r.Raw, r.Result, "tools")) {
-			if name, ps, err := toolHeaders(r.Raw, e); err == nil && name != "" {
+			if name, ps, err := mirror.Read(r.Raw, e); err == nil && name != "" {
 				found[name] = ps
 			}
 		}
-		s.mirrored.learn(principal, found)
+		s.mirrored.Merge(principal, found)
 		next := rawjson.Find(r.Raw, r.Result, "nextCursor").Of(r.Raw)
 		if _, here := found[tool]; here || !rawjson.IsString(next) {
 			return nil
@@ -139,15 +96,4 @@ func (c *session) askForTool(ctx context.Context, principal, tool string) error 
 		cursor = append(append([]byte(`"cursor":`), next...), ',')
 	}
 	return nil
-}
-
-// toolHeaders reads the annotations of a tool in a list. An error says why clients must not use it.
-func toolHeaders(raw []byte, tool mcp.Span) (name string, ps []mcp.ParamHeader, err error) {
-	name, _ = rawjson.Text(rawjson.Find(raw, tool, "name").Of(raw))
-	schema := rawjson.Find(raw, tool, "inputSchema").Of(raw)
-	if schema == nil {
-		return name, nil, nil
-	}
-	ps, err = mcp.ParamHeaders(schema)
-	return name, ps, err
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/mirror"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 )
 
@@ -240,7 +241,7 @@ func (w *rewriting) block(e mcp.Span) []byte {
 func (w *rewriting) tools(list mcp.Span) []byte {
 	w.mirrored = make(map[string][]mcp.ParamHeader)
 	return rewriteElements(w.raw, list, func(e mcp.Span) ([]byte, bool) {
-		name, ps, err := toolHeaders(w.raw, e)
+		name, ps, err := mirror.Read(w.raw, e)
 		if err != nil {
 			w.dropped = append(w.dropped, name+": "+err.Error())
 			return nil, false

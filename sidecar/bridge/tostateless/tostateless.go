@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/mirror"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -70,7 +71,7 @@ type Server struct {
 
 	lastID      atomic.Int64 // of requests of our own at the server
 	discoveries discoveries
-	mirrored    mirrored
+	mirrored    mirror.Tools
 
 	mu       sync.Mutex // guards below
 	sessions map[*session]struct{}
