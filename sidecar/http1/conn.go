@@ -97,31 +97,43 @@ func newConn(s *Server, nc net.Conn, raw syscall.RawConn) *conn {
 	return c
 }
 
-// serve answers requests until the connection ends or one is not plain.
-func (c *conn) serve() {
+// serve answers requests until the connection ends or one is not plain. The head of the first may have been taken.
+func (c *conn) serve(taken bool) {
 	handed := false
 	defer func() {
 		if !handed {
 			c.close()
 		}
 	}()
-	for {
+	for ; ; taken = false {
 		var err error
-		if c.r == c.w {
-			err = c.await()
+		if !taken {
+			err = c.nextHead()
 		}
-		if err == nil {
-			err = c.readHead()
-		}
-		if err == errNotOurs && !c.refusePreface() {
+		switch {
+		case err == errNotOurs && !c.refusePreface():
 			handed = true
 			c.handOver()
 			return
-		}
-		if err != nil || !c.serveRequest() {
+		case err == nil && !taken && c.head.method == http.MethodGet:
+			// A stream, as a rule, that may last: on a new stack, for one that has grown keeps what it took.
+			handed = true
+			go c.serve(true)
+			return
+		case err != nil || !c.serveRequest():
 			return
 		}
 	}
+}
+
+// nextHead waits for the next request that is not served in a turn, and takes its head.
+func (c *conn) nextHead() error {
+	if c.r == c.w {
+		if err := c.await(); err != nil {
+			return err
+		}
+	}
+	return c.readHead()
 }
 
 // close ends the connection and gives back its place.
@@ -272,10 +284,10 @@ func (c *conn) idles() bool {
 	return !c.gone.Load() && !c.s.stopping.Load()
 }
 
-// arrived reports whether the buffer holds a whole request that is ours, whose head it takes.
+// arrived reports whether the buffer holds a whole request that is ours and no GET, whose head it takes.
 func (c *conn) arrived() bool {
 	end, _, ok := c.takeHead(0)
-	if !ok || end == 0 || int64(c.w-c.r-end) < c.head.length {
+	if !ok || end == 0 || int64(c.w-c.r-end) < c.head.length || c.head.method == http.MethodGet {
 		return false
 	}
 	c.r += end

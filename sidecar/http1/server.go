@@ -193,7 +193,7 @@ func (s *Server) admit(nc net.Conn) {
 		_ = nc.Close() // it was never used
 		return
 	}
-	go c.serve()
+	go c.serve(false)
 }
 
 // forget takes a connection that ended, or was handed over, off the books.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -28,29 +29,51 @@ func (l Limits) maxDepth() int {
 //
 // Hot: runs on every message. An ordinary call is read in one pass without allocating (TestScanDoesNotAllocate); only
 // escaped names and methods outside of the specification are copied.
-func Scan(data []byte, l Limits) (Message, error) {
-	raw := trim(data)
-	s := scanner{data: raw, maxDepth: l.maxDepth()}
+func Scan(data []byte, l Limits) (m Message, err error) {
+	err = ScanInto(&m, data, l)
+	return m, err
+}
+
+// scanners are not on the stack of who scans: a goroutine that has a stream to wait for afterwards would keep what it grew.
+var scanners = sync.Pool{New: func() any { return new(scanner) }}
+
+// ScanInto is Scan into memory of the caller's, for a Message is large. With an error the Message is empty.
+func ScanInto(m *Message, data []byte, l Limits) error {
+	s := scanners.Get().(*scanner)
+	*s = scanner{data: trim(data), maxDepth: l.maxDepth()}
+	err := s.message(m)
+	s.data = nil
+	scanners.Put(s)
+	if err != nil {
+		return err // a nil *Error would be an error that is not nil
+	}
+	return nil
+}
+
+// message is ScanInto for s, which is new.
+func (s *scanner) message(m *Message) *Error {
+	*m = Message{}
 	object := s.peek() == '{'
 	whole := s.document()
 	switch {
 	case s.tooDeep:
-		return Message{}, s.refusal(CodeInvalidRequest, fmt.Sprintf("nested deeper than %d levels", s.maxDepth))
+		return s.refusal(CodeInvalidRequest, fmt.Sprintf("nested deeper than %d levels", s.maxDepth))
 	case !whole:
-		return Message{}, s.refusal(CodeParseError, fmt.Sprintf("not JSON: byte %d of the message", s.pos))
-	case !utf8.Valid(raw):
-		return Message{}, s.refusal(CodeParseError, "not UTF-8")
+		return s.refusal(CodeParseError, fmt.Sprintf("not JSON: byte %d of the message", s.pos))
+	case !utf8.Valid(s.data):
+		return s.refusal(CodeParseError, "not UTF-8")
 	case !object:
-		return Message{}, s.refusal(CodeInvalidRequest, "not a JSON object")
+		return s.refusal(CodeInvalidRequest, "not a JSON object")
 	}
-	m := Message{Raw: raw}
 	if s.fault == "" {
-		s.fault = s.fill(&m)
+		m.Raw = s.data
+		s.fault = s.fill(m)
 	}
 	if s.fault != "" {
-		return Message{}, s.refusal(CodeInvalidRequest, s.fault)
+		*m = Message{}
+		return s.refusal(CodeInvalidRequest, s.fault)
 	}
-	return m, nil
+	return nil
 }
 
 // trim cuts white space off both ends. As a rule there is none.
@@ -181,10 +204,17 @@ func (s *scanner) find(set *keySet, name []byte) key {
 	}
 	for _, known := range set.names {
 		if bytes.EqualFold(name, known) {
-			s.noteFault(fmt.Sprintf("a key differs from %s%s by case only", set.place, known))
+			s.noteCase(set, known)
 		}
 	}
 	return noKey
+}
+
+// noteCase stands apart for the sake of find's stack: a scan is the deepest that a call goes.
+//
+//go:noinline
+func (s *scanner) noteCase(set *keySet, known []byte) {
+	s.noteFault(fmt.Sprintf("a key differs from %s%s by case only", set.place, known))
 }
 
 // keep notes where a known member's value is.

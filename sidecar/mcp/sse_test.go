@@ -7,6 +7,7 @@ import (
 	"io"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -137,6 +138,31 @@ func TestAnEventAboveTheLimitEndsTheStream(t *testing.T) {
 				t.Errorf("%s (%s): a call after the end: got %v, want %v", row.name, chunks, again, row.want)
 			}
 		}
+	}
+}
+
+// TestARestingReaderHoldsNothing: it waits before each read, without a buffer unless it has read some of an event.
+func TestARestingReaderHoldsNothing(t *testing.T) {
+	pieces := []string{"data: 1\n\n", ": comment\n\n", "data: 2\r\n\r", "\nda", "ta: 3\n\ndata: 4\n\n"}
+	next, waits, got := 0, []int(nil), ""
+	r := NewEventReader(readerFunc(func(p []byte) (int, error) {
+		if next == len(pieces) {
+			return 0, io.EOF
+		}
+		next++
+		return copy(p, pieces[next-1]), nil
+	}), 1<<20)
+	r.Rest(func() {
+		waits = append(waits, next)
+		if r.buf != nil {
+			t.Errorf("a buffer of %d bytes while it waits for piece %d, want none", cap(r.buf), next)
+		}
+	})
+	for e, err := r.Next(); err == nil; e, err = r.Next() {
+		got += string(e.Data)
+	}
+	if want := []int{0, 1, 2, 3, 5}; got != "1234" || !slices.Equal(waits, want) {
+		t.Errorf("got events %q and waits before the pieces %v, want 1234 and %v", got, waits, want)
 	}
 }
 

@@ -250,3 +250,21 @@ func TestABodyThatHasArrivedNeedsNoDeadline(t *testing.T) {
 		}
 	}
 }
+
+// TestAListenHoldsItsBodyAlone: a subscription lasts, so what it holds is as long as what was sent, and its message says
+// what any other's would.
+func TestAListenHoldsItsBodyAlone(t *testing.T) {
+	s := newStub(t, mcp.Stateless, 1, 0)
+	body := modernCall("7", mcp.MethodListen, `{}`)
+	body = strings.Replace(body, "tools/call", mcp.MethodListen, 1)
+	x := &exchange{ep: s.proxy.table.Load().endpoints["/mcp"], r: httptest.NewRequest("POST", "/mcp", strings.NewReader(body))}
+	if err := x.read(); err != nil {
+		t.Fatal(err)
+	}
+	if x.pooled != nil || cap(x.body) > 2*len(body) {
+		t.Errorf("a body of %d bytes takes %d of the pool's %v", len(body), cap(x.body), x.pooled != nil)
+	}
+	if id := string(x.msg.ID.Of(x.msg.Raw)); string(x.body) != body || string(x.msg.Raw) != body || x.msg.Method != mcp.MethodListen || id != "7" {
+		t.Errorf("got the message %q of %s with id %s, want %q", x.msg.Raw, x.msg.Method, id, body)
+	}
+}

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -28,7 +29,7 @@ type exchange struct {
 
 	ep     *endpoint // set by step 1
 	body   []byte    // the request's body; held until release
-	pooled *[]byte   // where body came from; nil until its reading began
+	pooled *[]byte   // where body came from; nil until its reading began, and when it has memory of its own
 	batch  bool
 	msg    mcp.Message
 	era    mcp.Era
@@ -56,12 +57,17 @@ func (x *exchange) release() {
 	if x.ep != nil {
 		x.ep.use.end()
 	}
+	x.releaseBody()
+	*x = exchange{}
+	exchanges.Put(x)
+}
+
+func (x *exchange) releaseBody() {
 	if x.pooled != nil && cap(x.body) <= keptBody {
 		*x.pooled = x.body[:0]
 		bodies.Put(x.pooled)
 	}
-	*x = exchange{}
-	exchanges.Put(x)
+	x.pooled, x.body = nil, nil
 }
 
 // read takes the body in and scans it. It fails with an *mcp.Error or a *refusal.
@@ -76,13 +82,22 @@ func (x *exchange) read() error {
 		x.batch, x.era = true, mcp.Legacy
 		return nil
 	}
-	var err error
-	x.msg, err = mcp.Scan(x.body, x.ep.limits)
-	if err != nil {
+	if err := mcp.ScanInto(&x.msg, x.body, x.ep.limits); err != nil {
 		return err
 	}
 	x.label = methodLabel(&x.msg)
+	if x.msg.Method == mcp.MethodListen {
+		return x.shrink()
+	}
 	return nil
+}
+
+// shrink moves a message that may be held for weeks to memory of its own size. It comes before anybody else has seen it.
+func (x *exchange) shrink() error {
+	body := bytes.Clone(x.body)
+	x.releaseBody()
+	x.body = body
+	return mcp.ScanInto(&x.msg, body, x.ep.limits)
 }
 
 func methodLabel(m *mcp.Message) string {

@@ -75,6 +75,12 @@ func (s *eventWriter) send(e mcp.Event) error {
 	return s.failed
 }
 
+// sendData is send for an event with data only. Whoever waits in the meantime keeps no Event on its stack for it, of which
+// there may be thousands.
+//
+//go:noinline
+func (s *eventWriter) sendData(data []byte) error { return s.send(mcp.Event{Data: data}) }
+
 // flush sends what was written. It is called before anything is waited for.
 func (s *eventWriter) flush() error {
 	s.mu.Lock()
@@ -96,12 +102,13 @@ func (s *eventWriter) sendNow(e mcp.Event) error {
 	return s.flush()
 }
 
-// next takes a server's next event. If that may take time, what was written is flushed first.
-func (s *eventWriter) next(events upstream.EventStream) (mcp.Event, error) {
+// next takes the data of a server's next event. If that may take time, what was written is flushed first.
+func (s *eventWriter) next(events upstream.EventStream) ([]byte, error) {
 	if !events.Ready() {
 		_ = s.flush() // a client that is gone shows when the event is sent, or ends the call by its context
 	}
-	return events.Next()
+	ev, err := events.Next()
+	return ev.Data, err
 }
 
 func (s *eventWriter) comment() {
@@ -161,22 +168,27 @@ func (x *exchange) relay(events upstream.EventStream) error {
 	}
 	answered := false
 	for {
-		ev, err := out.next(events)
-		switch {
-		case err != nil && listen && !answered && x.ep.ended.Err() != nil:
-			return out.send(mcp.Event{Data: x.listenEnd()})
-		case err == io.EOF:
-			return nil
-		case err != nil:
-			out.fail(err)
-			return nil
+		data, err := out.next(events)
+		if err != nil {
+			return x.endRelay(out, err, listen && !answered)
 		}
-		x.outcome = outcomeOf(ev.Data)
-		answered = answered || mcp.PeekOutcome(ev.Data) != mcp.OutcomeUnknown
-		if err := out.send(mcp.Event{Data: ev.Data}); err != nil {
+		x.outcome = outcomeOf(data)
+		answered = answered || mcp.PeekOutcome(data) != mcp.OutcomeUnknown
+		if err := out.sendData(data); err != nil {
 			return errClientGone
 		}
 	}
+}
+
+// endRelay ends an answer whose events ended with err; listens is whether that is an unanswered subscription's.
+func (x *exchange) endRelay(out *eventWriter, err error, listens bool) error {
+	switch {
+	case listens && x.ep.ended.Err() != nil:
+		return out.sendData(x.listenEnd())
+	case err != io.EOF:
+		out.fail(err)
+	}
+	return nil
 }
 
 // listenEnd is the graceful end of a listen (basic/patterns/subscriptions, Closing): the request's result.
@@ -202,11 +214,11 @@ func (x *exchange) keep(st *session.Stream, version string, events upstream.Even
 		reader.Detach()
 	}
 	for {
-		ev, err := out.next(events)
+		data, err := out.next(events)
 		if err == io.EOF {
 			return nil
 		}
-		data := x.keepable(ev, err)
+		data = x.keepable(data, err)
 		number, mine := st.Append(data, reader)
 		out.id = st.AppendEventID(out.id[:0], number)
 		if mine && out.send(mcp.Event{ID: out.id, HasID: true, Data: data}) != nil {
@@ -219,10 +231,10 @@ func (x *exchange) keep(st *session.Stream, version string, events upstream.Even
 }
 
 // keepable is the message that a stream goes on with: the server's, or what ended the server's stream.
-func (x *exchange) keepable(ev mcp.Event, err error) []byte {
+func (x *exchange) keepable(data []byte, err error) []byte {
 	if err == nil {
-		x.outcome = outcomeOf(ev.Data)
-		return ev.Data
+		x.outcome = outcomeOf(data)
+		return data
 	}
 	_, e, _ := x.show(err)
 	return mcp.AppendError(nil, e.ID, e)
@@ -246,16 +258,12 @@ func (x *exchange) follow(r *session.Reader, first mcp.Event) error {
 	defer r.Detach()
 	out := x.openEvents()
 	defer out.close()
-	ctx, cancel := context.WithCancel(x.r.Context())
-	defer cancel()
-	stop := context.AfterFunc(x.ep.ended, cancel)
-	defer stop()
 	if first.HasID {
 		_ = out.send(first)
 	}
-	_ = out.flush() // the head; a client that is gone ends ctx
+	_ = out.flush() // the head; a client that is gone ends the request's context
 	for {
-		number, data, err := r.Next(ctx)
+		number, data, err := r.Next(x.r.Context(), x.ep.ended)
 		if err != nil {
 			if x.r.Context().Err() != nil && !errors.Is(err, io.EOF) {
 				x.outcome = telemetry.Cancelled

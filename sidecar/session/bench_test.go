@@ -151,7 +151,7 @@ func replay(tb testing.TB, s *Session, eventID string) (events int) {
 	}
 	defer r.Detach()
 	for ; ; events++ {
-		if _, _, err := r.Next(context.Background()); err != nil {
+		if _, _, err := r.Next(context.Background(), context.Background()); err != nil {
 			return events
 		}
 	}

@@ -128,7 +128,7 @@ func TestASessionThatItsServerForgotEndsWithItsStream(t *testing.T) {
 				}
 				defer r.Detach()
 				up.feed <- tt.err
-				if _, _, err := r.Next(t.Context()); err == nil {
+				if _, _, err := r.Next(t.Context(), context.Background()); err == nil {
 					t.Error("the stream goes on")
 				}
 				synctest.Wait()

@@ -281,7 +281,7 @@ func TestAnAnswerLargerThanTheBoundReachesAClientThatCameBack(t *testing.T) {
 	big := bytes.Repeat([]byte("x"), 5000)
 	st.Append(big, nil)
 	st.End()
-	n, data, err := r.Next(context.Background())
+	n, data, err := r.Next(context.Background(), context.Background())
 	if err != nil || n != 1 || !bytes.Equal(data, big) {
 		t.Errorf("got message %d of %d bytes, %v; want message 1 of 5000", n, len(data), err)
 	}
@@ -324,11 +324,11 @@ func TestNextWaitsAndIsWoken(t *testing.T) {
 		r := st.Attach()
 		wait.Go(func() {
 			for _, want := range []string{"a", "b"} {
-				if _, data, err := r.Next(t.Context()); err != nil || string(data) != want {
+				if _, data, err := r.Next(t.Context(), context.Background()); err != nil || string(data) != want {
 					t.Errorf("got %q, %v; want %q", data, err, want)
 				}
 			}
-			_, _, got[0] = r.Next(t.Context())
+			_, _, got[0] = r.Next(t.Context(), context.Background())
 			r.Detach()
 		})
 		synctest.Wait()
@@ -337,7 +337,7 @@ func TestNextWaitsAndIsWoken(t *testing.T) {
 		st.Append([]byte("b"), nil)
 		synctest.Wait()
 		r2 := st.Attach()
-		wait.Go(func() { _, _, got[1] = r2.Next(t.Context()); r2.Detach() })
+		wait.Go(func() { _, _, got[1] = r2.Next(t.Context(), context.Background()); r2.Detach() })
 		synctest.Wait()
 		store.End(context.Background(), s.ID)
 		wait.Wait()

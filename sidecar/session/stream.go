@@ -192,9 +192,9 @@ func (r *Reader) Before() []byte {
 }
 
 // Next waits for the next message. It returns io.EOF after the last one of a stream that has ended, ErrReplaced when
-// another connection reads the stream now, and ctx's or the session's error when that ends first. Messages that were
-// forgotten before this Reader got to them are skipped.
-func (r *Reader) Next(ctx context.Context) (number uint64, data []byte, err error) {
+// another connection reads the stream now, and the error of whichever ends first of ctx, other and the session. Messages
+// that were forgotten before this Reader got to them are skipped.
+func (r *Reader) Next(ctx, other context.Context) (number uint64, data []byte, err error) {
 	c := r.stream.session
 	for {
 		var wake chan struct{}
@@ -206,6 +206,8 @@ func (r *Reader) Next(ctx context.Context) (number uint64, data []byte, err erro
 		case <-wake:
 		case <-ctx.Done():
 			return 0, nil, ctx.Err()
+		case <-other.Done():
+			return 0, nil, other.Err()
 		case <-c.ctx.Done():
 			return 0, nil, c.ctx.Err()
 		}

@@ -3,7 +3,9 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
+	"time"
 )
 
 func TestTheContainersMemoryLimitIsKept(t *testing.T) {
@@ -24,5 +26,34 @@ func TestTheContainersMemoryLimitIsKept(t *testing.T) {
 	}
 	if got := memoryLimit(file + ".none"); got != memoryDefault {
 		t.Errorf("without the file: %d, want %d", got, memoryDefault)
+	}
+}
+
+func TestALargeHeapGrowsByLess(t *testing.T) {
+	for live, want := range map[uint64]int{
+		0: 400, 4 << 20: 400, 12 << 20: 400, 16 << 20: 300, 24 << 20: 200, 48 << 20: 100, 1 << 30: 100, 1 << 63: 100,
+	} {
+		if got := percentFor(live); got != want {
+			t.Errorf("%d bytes live: %d %%, want %d", live, got, want)
+		}
+	}
+}
+
+// TestCollectionsAreNoticed: what runs after a collection runs again after the next.
+func TestCollectionsAreNoticed(t *testing.T) {
+	ran := make(chan struct{}, 1)
+	afterCollections(func() {
+		select {
+		case ran <- struct{}{}:
+		default:
+		}
+	})
+	for i := range 3 {
+		runtime.GC()
+		select {
+		case <-ran:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("nothing ran after collection %d", i)
+		}
 	}
 }

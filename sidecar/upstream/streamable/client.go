@@ -43,14 +43,12 @@ func (cl *client) send(ctx context.Context, r *request) (*exchange, error) {
 	}
 	x, err := cl.transmit(ctx, r, *buf)
 	keepWriteBuffer(buf)
+	if err == nil {
+		err = x.readHead()
+	}
 	if err != nil {
 		return nil, err
 	}
-	if x.head, err = x.conn.head(); err != nil {
-		x.finish(false)
-		return nil, x.failure(err, true)
-	}
-	x.left = x.head.length
 	return x, nil
 }
 

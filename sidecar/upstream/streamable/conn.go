@@ -149,22 +149,21 @@ func (c *conn) line() ([]byte, error) {
 	}
 }
 
-// head reads an answer's head, passing over the interim ones. What it returns aliases the buffer until the next read.
-func (c *conn) head() (head, error) {
+// head reads an answer's head into h, passing over the interim ones. h aliases the buffer until the next read.
+func (c *conn) head(h *head) error {
 	for range maxInterim + 1 {
 		b, err := c.headBytes()
 		if err != nil {
-			return head{}, err
+			return err
 		}
-		h, err := parseHead(b)
-		if err != nil || h.status >= 200 {
-			return h, err
+		if err := h.parse(b); err != nil || h.status >= 200 {
+			return err
 		}
 		if h.status == 101 {
-			return head{}, malformed("a switch of protocols that nobody asked for")
+			return malformed("a switch of protocols that nobody asked for")
 		}
 	}
-	return head{}, malformed("interim answers without end")
+	return malformed("interim answers without end")
 }
 
 // headBytes reads until an empty line, which it includes.

@@ -92,16 +92,29 @@ func (e *events) advance() (event mcp.Event, passes bool, err error) {
 	return event, passes, nil
 }
 
-// judge scans a message and reports whether it is for the client. It stands apart from advance for the sake of the stack:
-// a stream waits in advance, and a Message is large.
-//
-//go:noinline
+// messages are what events are scanned into, one at a time: on its stack one would take a stream's goroutine more memory
+// than all else that it needs, and for as long as it waits.
+var messages = sync.Pool{New: func() any { return new(mcp.Message) }}
+
+// scanEvent is scanAnswer for an event's data. keepMessage must follow.
+func scanEvent(data []byte) (*mcp.Message, error) {
+	m := messages.Get().(*mcp.Message)
+	return m, mcp.ScanInto(m, data, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+}
+
+func keepMessage(m *mcp.Message) {
+	*m = mcp.Message{}
+	messages.Put(m)
+}
+
+// judge scans a message and reports whether it is for the client.
 func (e *events) judge(data []byte) (passes bool, err error) {
-	m, err := scanAnswer(data)
+	m, err := scanEvent(data)
+	defer keepMessage(m)
 	if err != nil {
 		return false, e.current().refuseEvent(err)
 	}
-	return e.pass(&m), nil
+	return e.pass(m), nil
 }
 
 // pass reports whether a message is for the client, and takes note of the response.

@@ -61,6 +61,16 @@ func (cl *client) begin(ctx context.Context, c *conn, r *request, start time.Tim
 	return x
 }
 
+// readHead waits for the answer's head. It finishes x when that fails.
+func (x *exchange) readHead() error {
+	if err := x.conn.head(&x.head); err != nil {
+		x.finish(false)
+		return x.failure(err, true)
+	}
+	x.left = x.head.length
+	return nil
+}
+
 // ContextEnded implements lazyctx.Hook: it ends every wait of x.
 func (x *exchange) ContextEnded() {
 	c := x.conn
@@ -175,13 +185,14 @@ func (x *exchange) Read(p []byte) (int, error) {
 
 // await waits for more of the body without a buffer (conn.await).
 func (x *exchange) await() {
+	if x.ended {
+		return // the connection may be another's
+	}
 	c := x.conn
-	if x.inChunks && x.left == 0 && string(c.in[c.r:c.w]) == "\r\n" { // all that came of the next chunk
+	if x.inChunks && x.left == 0 && string(c.in[c.r:c.w]) == "\r\n" { // the end of the chunk that was read
 		c.r, x.inChunks = c.w, false
 	}
-	if !x.ended {
-		c.await()
-	}
+	c.await()
 }
 
 // readBody returns io.EOF only at the body's proper end, which it reports together with the last bytes when it can.

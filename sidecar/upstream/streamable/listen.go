@@ -155,7 +155,9 @@ func (l *listen) Next() (mcp.Event, error) {
 		if !isMessage(&event) {
 			continue
 		}
-		if _, err := scanAnswer(event.Data); err != nil {
+		m, err := scanEvent(event.Data)
+		keepMessage(m)
+		if err != nil {
 			l.session.server.log.Warn("dropped an event that is not a JSON-RPC message", "error", err)
 			continue
 		}

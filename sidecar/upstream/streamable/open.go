@@ -15,12 +15,12 @@ const maxSessionID = 1 << 10 // bytes
 
 // Open implements upstream.Server.
 func (s *Server) Open(ctx context.Context, c *upstream.Call) (upstream.Session, *upstream.Answer, error) {
-	in, answer, err := s.handshake(ctx, c.Message, c.Header)
+	in, answer, err := s.handshake(ctx, c.Message.Raw, idOf(c.Message), c.Header)
 	if err != nil || in == nil {
 		return nil, answer, err
 	}
 	ses := &session{server: s, current: in}
-	ses.initialize = &mcp.Message{Raw: slices.Clone(c.Message.Raw), Kind: c.Message.Kind, ID: c.Message.ID}
+	ses.initialize, ses.initializeID = slices.Clone(c.Message.Raw), slices.Clone(idOf(c.Message))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -30,12 +30,12 @@ func (s *Server) Open(ctx context.Context, c *upstream.Call) (upstream.Session, 
 	return ses, answer, nil
 }
 
-// handshake sends an initialize. The incarnation is nil when the Answer is an error's.
+// handshake sends an initialize with that id. The incarnation is nil when the Answer is an error's.
 func (s *Server) handshake(
-	ctx context.Context, initialize *mcp.Message, header http.Header,
+	ctx context.Context, initialize, id []byte, header http.Header,
 ) (*incarnation, *upstream.Answer, error) {
 	x, err := s.client.send(ctx, &request{
-		method: http.MethodPost, body: initialize.Raw, relay: header, traceOnly: true,
+		method: http.MethodPost, body: initialize, relay: header, traceOnly: true,
 		timeout: s.timeouts.Handshake,
 	})
 	if err != nil {
@@ -49,10 +49,10 @@ func (s *Server) handshake(
 		if refused.deniesLegacy() {
 			s.eras.forget()
 		}
-		answer, err := refused.answer(idOf(initialize))
+		answer, err := refused.answer(id)
 		return nil, answer, err
 	}
-	return s.opened(x, idOf(initialize))
+	return s.opened(x, id)
 }
 
 // opened reads the answer to initialize, whose id that is.

@@ -57,7 +57,7 @@ func (s *session) replace(old *incarnation) (*incarnation, error) {
 func (s *session) again(old *incarnation) (*incarnation, error) {
 	ctx, stop := context.WithTimeout(s.server.tasks.ctx, s.server.timeouts.Handshake)
 	defer stop()
-	in, _, err := s.server.handshake(ctx, s.initialize, nil)
+	in, _, err := s.server.handshake(ctx, s.initialize, s.initializeID, nil)
 	switch {
 	case in == nil && (err == nil || deniesSessions(err)):
 		return nil, s.gone("forgot its session and does not open another", err)

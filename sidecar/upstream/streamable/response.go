@@ -67,29 +67,29 @@ func cutLine(b []byte) (line, rest []byte, err error) {
 	return b[:n-1], b[n+1:], nil
 }
 
-// parseHead reads a whole head, its empty line included (RFC 9112, sections 4 to 6). Whatever it accepts, net/http
-// reads the same way; FuzzParseHead holds that.
-func parseHead(b []byte) (head, error) {
+// parse reads a whole head, its empty line included (RFC 9112, sections 4 to 6). Whatever it accepts, net/http reads the
+// same way; FuzzParseHead holds that. After an error h means nothing.
+func (h *head) parse(b []byte) error {
+	*h = head{length: -1}
 	line, rest, err := cutLine(b)
 	if err != nil {
-		return head{}, err
+		return err
 	}
-	h := head{length: -1}
 	if err := h.statusLine(line); err != nil {
-		return head{}, err
+		return err
 	}
 	for range maxFields + 1 {
 		if line, rest, err = cutLine(rest); err != nil {
-			return head{}, err
+			return err
 		}
 		if len(line) == 0 {
-			return h, h.frame()
+			return h.frame()
 		}
 		if err := h.field(line); err != nil {
-			return head{}, err
+			return err
 		}
 	}
-	return head{}, malformed("more header fields than the sidecar takes")
+	return malformed("more header fields than the sidecar takes")
 }
 
 // statusLine reads "HTTP/1.1 200 OK"; the reason may be missing, with its space.

@@ -9,6 +9,11 @@ import (
 	"time"
 )
 
+func parseHead(b []byte) (h head, err error) {
+	err = h.parse(b)
+	return h, err
+}
+
 func TestParseHeadReads(t *testing.T) {
 	tests := []struct {
 		name, in string

@@ -147,16 +147,21 @@ func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 		return nil, err
 	}
 	if x.head.status >= 400 {
-		refused, err := x.errorAnswer()
-		if err != nil {
-			return nil, err
-		}
-		if refused.deniesStateless() {
-			s.eras.forget()
-		}
-		return refused.answer(idOf(c.Message))
+		return s.refused(x, c.Message)
 	}
 	return x.answer(c.Message, s.callEvents)
+}
+
+// refused is the Answer of a call that the server answered with an error's status.
+func (s *Server) refused(x *exchange, m *mcp.Message) (*upstream.Answer, error) {
+	refused, err := x.errorAnswer()
+	if err != nil {
+		return nil, err
+	}
+	if refused.deniesStateless() {
+		s.eras.forget()
+	}
+	return refused.answer(idOf(m))
 }
 
 // callEvents are a stateless call's events. A subscription lives as long as both sides like.

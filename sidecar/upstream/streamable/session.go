@@ -22,8 +22,9 @@ const (
 // session is one client's legacy session. What the server calls it may change (incarnation); the client does not see that.
 type session struct {
 	// Set by Open, never changed.
-	server     *Server
-	initialize *mcp.Message // the client's own, for opening the session again: its bytes and its id
+	server       *Server
+	initialize   []byte // the client's own, for opening the session again
+	initializeID []byte // its id
 
 	settings settings // has a lock of its own
 
