@@ -318,3 +318,34 @@ func (c *cell) keepsBytes() {
 		c.Errorf("raw answered %s (%v), want structuredContent %s", b, err, arguments)
 	}
 }
+
+// Clients of older dates are served by servers of either era, too.
+func TestOlderClientsAtServersOfBothEras(t *testing.T) {
+	t.Parallel()
+	var resources []string
+	for _, era := range eras {
+		w := newWorkshop("workshop", era.version).serve(t)
+		resources = append(resources, httpUpstream(era.name, w.url), binding(era.name, era.path, era.name, ""))
+	}
+	s, _ := fileSidecar(t, nil, append(resources, federation("all", "/all", ", names: {prefix: never}", "stateless", "legacy"))...)
+	for _, version := range []string{"2025-06-18", "2025-03-26"} {
+		for _, path := range []string{legacyPath, statelessPath, "/all"} {
+			h := new(heard)
+			c := connectSDK(t, s.url+path, version, h.options())
+			wantText(t, c, "echo", input{version}, version)
+			if got, err := callSDK(t, c, "sample", input{"it"}); err != nil || !strings.Contains(got, "sampled it") {
+				t.Errorf("%s at %s: sample said %q (%v)", version, path, got, err)
+			}
+			if version == "2025-03-26" && path != legacyPath { // which has no elicitation; who has both ends of a session may not care
+				if got, err := callSDK(t, c, "ask", input{"it"}); err == nil {
+					t.Errorf("%s at %s: ask said %q, want an error", version, path, got)
+				}
+			} else {
+				wantText(t, c, "ask", input{"it"}, "it:accept:asked who owns it")
+			}
+			if tools := allTools(t, c); len(tools) < 10 {
+				t.Errorf("%s at %s: tools are %q", version, path, tools)
+			}
+		}
+	}
+}
