@@ -3,8 +3,10 @@ package scenario
 import (
 	"context"
 	"io"
+	"net/http"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,12 +58,34 @@ func TestRealProcessesAreMeasured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Run("native", func(t *testing.T) { isNotTranslated(ctx, t, b, up) })
 	t.Run("held", func(t *testing.T) { holdsFew(ctx, t, b, rows) })
 	t.Run("boot", func(t *testing.T) { startsTwice(ctx, t, b, rows, up) })
 	t.Run("memory", func(t *testing.T) { livesShortly(ctx, t, b, rows, up) })
 	t.Run("bridge", func(t *testing.T) { bridgesShortly(ctx, t, programs) })
 	t.Run("federation", func(t *testing.T) { federatesShortly(ctx, t, programs) })
 	t.Run("soak", func(t *testing.T) { soaksShortly(ctx, t, b, up) })
+}
+
+// isNotTranslated holds that a legacy client's sessions are the upstream's own, so that what scenarios call legacy is.
+func isNotTranslated(ctx context.Context, t *testing.T, b *Bench, up *layout.Process) {
+	sidecar, err := b.Layout.Sidecar(ctx, layout.SidecarYAML(up.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sidecar.Stop()
+	held, err := b.Layout.Hold(ctx, "-era", "legacy", "-op", "session", "-conns", "3", sidecar.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+up.Address+"/stats", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body, err := ask(req); err != nil || !strings.Contains(string(body), `"sessions":3,`) {
+		t.Errorf("with 3 sessions held, the upstream says %s, %v; want that it has them", body, err)
+	}
 }
 
 func holdsFew(ctx context.Context, t *testing.T, b *Bench, rows *[]record.Row) {

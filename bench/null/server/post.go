@@ -55,7 +55,7 @@ func (c *conn) postStateless(r *request) error {
 	}
 	switch string(r.method) {
 	case "server/discover":
-		c.result(r.id, `"resultType":"complete","supportedVersions":["`+wire.VersionStateless+`"],`+
+		c.result(r.id, `"resultType":"complete","supportedVersions":[`+c.s.versions()+`],`+
 			`"capabilities":`+capabilities+`,"ttlMs":60000,"cacheScope":"public",`+
 			`"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"null","version":"1"}}`)
 		return nil
@@ -63,6 +63,15 @@ func (c *conn) postStateless(r *request) error {
 		return c.listen(r)
 	}
 	return c.common(era, r)
+}
+
+// versions are the protocol versions that are served, as JSON. One of the other era tells a proxy that it need not
+// translate.
+func (s *Server) versions() string {
+	if s.legacy {
+		return `"` + wire.VersionStateless + `","` + wire.VersionLegacy + `"`
+	}
+	return `"` + wire.VersionStateless + `"`
 }
 
 func (c *conn) postLegacy(r *request) error {

@@ -92,6 +92,18 @@ func message(era, method, params string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s%s}}`, method, meta, params)
 }
 
+func TestDiscoveryNamesEveryVersionThatIsServed(t *testing.T) {
+	for era, want := range map[string]string{
+		Both:           `"supportedVersions":["2026-07-28","2025-11-25"]`,
+		wire.Stateless: `"supportedVersions":["2026-07-28"]`,
+	} {
+		_, url := start(t, Config{Era: era})
+		if _, body := send(t, "POST", url, message(wire.Stateless, "server/discover", "")); !strings.Contains(body, want) {
+			t.Errorf("of era %s, server/discover is answered with %s, want %s in it", era, body, want)
+		}
+	}
+}
+
 func TestEveryErrorHasItsErasForm(t *testing.T) {
 	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"`
 	for name, tc := range map[string]struct {
