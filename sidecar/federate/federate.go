@@ -132,7 +132,9 @@ func (s *Server) Check(ctx context.Context) error {
 
 // Close ends what the federation does on its own. Its members are not its to close.
 func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock() // nothing is started any more
 	s.stop()
+	s.mu.Unlock()
 	done := make(chan struct{})
 	go func() {
 		s.work.Wait()

@@ -205,7 +205,7 @@ func (s *Server) subscribe(ctx context.Context, m *member, f filter, sc scope, t
 	if err != nil {
 		return err
 	}
-	a, err := m.Server.Call(ctx, &upstream.Call{Message: &msg, Principal: sc.principal})
+	a, err := m.Server.Call(ctx, &upstream.Call{Message: &msg, Header: sc.header(), Principal: sc.principal})
 	if err != nil {
 		return err
 	}

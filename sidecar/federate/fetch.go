@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -59,6 +60,10 @@ type entry struct {
 	key  string   // name or URI; "" for one that cannot be told from others
 	span mcp.Span // of its token in raw
 	page string   // of a tool, the resource that shows it (MCP Apps)
+
+	// Of a template: what matches it, nil for nothing, and what all of that begins with.
+	template *regexp.Regexp
+	fixed    string
 }
 
 // scope is for whom a list is. Lists of one scope are not shown in another.
@@ -167,6 +172,9 @@ func newEntry(raw []byte, k kind) entry {
 			return entry{raw: raw}
 		}
 		e.key, e.span = text, m.Value
+	}
+	if k == templates {
+		e.compile()
 	}
 	if k == tools && bytes.Contains(raw, []byte("resourceUri")) {
 		e.page = pageOf(raw)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/yosida95/uritemplate/v3"
@@ -24,6 +25,9 @@ const (
 	peeked = 4096
 	// maxMatched is the longest URI that is held against templates, in bytes: matching takes time by its length.
 	maxMatched = 4096
+	// maxTemplate and maxExpressions bound the templates that are matched, in bytes and expressions.
+	maxTemplate    = 1024
+	maxExpressions = 8
 )
 
 // place is an unlisted resource, as a principal asked for it.
@@ -33,47 +37,63 @@ type place struct{ principal, uri string }
 // whoever had it last. A resource that none of these tells, as those of MCP Apps may be, is asked for in the order in which
 // members are declared until one has it; reading has no effect. But what a client answers to a server is for that one only.
 func (s *Server) read(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
+	call, asked, refused := s.retried(c)
+	switch {
+	case refused != nil:
+		return refused, nil
+	case asked != nil:
+		return s.readAt(ctx, call, asked)
+	}
 	uri := string(c.Message.Name)
 	m, err := s.owner(ctx, c, uri)
 	if err != nil {
 		return nil, err
 	}
 	if m != nil {
-		return m.Server.Call(ctx, c)
+		return s.readAt(ctx, c, m)
 	}
-	for _, name := range []string{"requestState", "inputResponses"} {
-		if rawjson.Find(c.Message.Raw, c.Message.Params, name).Present() {
-			return invalidParams(c, "who asked for this is not known any more: read again without "+name), nil
-		}
+	a, m, err := s.try(ctx, c, s.foundAt(c.Principal, uri))
+	if m == nil && err == nil {
+		a, m, err = s.search(ctx, c, uri)
 	}
-	if a, m, err := s.try(ctx, c, s.foundAt(c.Principal, uri)); m != nil || err != nil {
+	if err != nil || m == nil {
 		return a, err
 	}
-	return s.search(ctx, c, uri)
+	return s.sealAnswer(c, m, a)
 }
 
-// search asks one member after the other.
-func (s *Server) search(ctx context.Context, c *upstream.Call, uri string) (*upstream.Answer, error) {
+// readAt reads at a member that has the resource.
+func (s *Server) readAt(ctx context.Context, c *upstream.Call, m *member) (*upstream.Answer, error) {
+	a, err := m.Server.Call(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return s.sealAnswer(c, m, a)
+}
+
+// search asks one member after the other, and returns the one that has the resource with its answer; nil with the answer
+// that none has it.
+func (s *Server) search(ctx context.Context, c *upstream.Call, uri string) (*upstream.Answer, *member, error) {
 	var failure error
 	for _, m := range s.members {
 		a, has, err := s.try(ctx, c, m)
 		switch {
 		case ctx.Err() != nil:
 			a.Close()
-			return nil, ctx.Err()
+			return nil, nil, ctx.Err()
 		case err != nil:
 			failure = err // it may be there
 		case has != nil:
 			if failure == nil { // else the first that has it is perhaps another
 				s.remember(c.Principal, uri, m)
 			}
-			return a, nil
+			return a, has, nil
 		}
 	}
 	if failure != nil {
-		return nil, failure
+		return nil, nil, failure
 	}
-	return invalidParams(c, fmt.Sprintf("unknown resource %q", uri)), nil
+	return invalidParams(c, fmt.Sprintf("unknown resource %q", uri)), nil, nil
 }
 
 // try reads at a member that may have the resource, and returns it with its answer if it has. It takes no longer than a
@@ -121,7 +141,7 @@ func (s *Server) owner(ctx context.Context, c *upstream.Call, uri string) (*memb
 	if n, err = s.snapshot(ctx, templates, sc); err != nil {
 		return nil, err
 	}
-	return s.memberWith(n, func(e entry) bool { return matches(e.key, uri) }), nil
+	return s.memberWith(n, func(e entry) bool { return e.matches(uri) }), nil
 }
 
 // shower is the member of a tool that the resource shows, if its tools were listed.
@@ -149,15 +169,20 @@ func (s *Server) memberWith(n *snapshot, such func(entry) bool) *member {
 }
 
 // matches reports whether a URI is one of a template's (RFC 6570).
-func matches(template, uri string) bool {
-	if len(uri) > maxMatched || len(template) > maxMatched {
-		return false
+func (e *entry) matches(uri string) bool {
+	return len(uri) <= maxMatched && strings.HasPrefix(uri, e.fixed) && e.template != nil && e.template.MatchString(uri)
+}
+
+// compile makes a template ready to be matched, as a regular expression: that takes time by the length of the URI,
+// whatever a server puts into its templates. One that is too long or no template matches nothing.
+func (e *entry) compile() {
+	if len(e.key) > maxTemplate || strings.Count(e.key, "{") > maxExpressions {
+		return
 	}
-	if fixed, _, _ := bytes.Cut([]byte(template), []byte("{")); !bytes.HasPrefix([]byte(uri), fixed) {
-		return false
+	if t, err := uritemplate.New(e.key); err == nil {
+		e.fixed, _, _ = strings.Cut(e.key, "{")
+		e.template = t.Regexp()
 	}
-	t, err := uritemplate.New(template)
-	return err == nil && t.Match(uri) != nil
 }
 
 func (s *Server) foundAt(principal, uri string) *member {

@@ -12,30 +12,34 @@ import (
 
 // callTool sends a call to the member that has the tool.
 func (s *Server) callTool(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
-	t, ok, err := s.find(ctx, c, tools, string(c.Message.Name))
+	return s.callNamed(ctx, c, tools, "tool")
+}
+
+// callNamed sends a call to the member that its name leads to, or, if it is a retry, to the one that asked.
+func (s *Server) callNamed(ctx context.Context, c *upstream.Call, k kind, what string) (*upstream.Answer, error) {
+	call, asked, refused := s.retried(c)
+	if refused != nil {
+		return refused, nil
+	}
+	t, ok, err := s.find(ctx, c, k, string(c.Message.Name))
+	switch {
+	case err != nil:
+		return nil, err
+	case !ok:
+		return invalidParams(c, fmt.Sprintf("unknown %s %q", what, c.Message.Name)), nil
+	case asked != nil && asked != t.member:
+		return invalidParams(c, fmt.Sprintf("the %s %q is another server's now than the one that asked: call again without requestState", what, c.Message.Name)), nil
+	}
+	a, err := s.send(ctx, call, t, call.Message.NameSpan)
 	if err != nil {
 		return nil, err
 	}
-	if !ok {
-		return invalidParams(c, fmt.Sprintf("unknown tool %q", c.Message.Name)), nil
-	}
-	a, err := s.send(ctx, c, t, c.Message.NameSpan)
-	if err != nil || !hasExtension(c, extensionTasks) {
-		return a, err
-	}
-	return s.sealNewTask(c, t.member, a)
+	return s.sealAnswer(c, t.member, a)
 }
 
 // getPrompt likewise.
 func (s *Server) getPrompt(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
-	t, ok, err := s.find(ctx, c, prompts, string(c.Message.Name))
-	if err != nil {
-		return nil, err
-	}
-	if !ok {
-		return invalidParams(c, fmt.Sprintf("unknown prompt %q", c.Message.Name)), nil
-	}
-	return s.send(ctx, c, t, c.Message.NameSpan)
+	return s.callNamed(ctx, c, prompts, "prompt")
 }
 
 // complete sends a completion to the member that has the prompt or the template (server/utilities/completion).

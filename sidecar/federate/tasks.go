@@ -13,10 +13,8 @@ import (
 // taskPurpose is what task ids are sealed for.
 const taskPurpose = "task-id"
 
-const (
-	maxNewTask    = 64 << 10 // bytes of an answer that may be one that creates a task; a longer one is another result
-	maxTaskAnswer = 64 << 20 // bytes of an answer to a request about a task
-)
+// maxTaskAnswer is the longest answer to a request about a task, in bytes.
+const maxTaskAnswer = 64 << 20
 
 // A task's id names its member, and belongs to the principal that got it: a client sees it sealed.
 func (s *Server) sealTask(principal string, t target) string {
@@ -63,7 +61,7 @@ func (s *Server) task(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 		return nil, err
 	}
 	// The client has a name for this task: it gets no other.
-	return s.rewriteTask(t.member, a, maxTaskAnswer, func(raw []byte, result mcp.Span) []byte {
+	return s.rewriteResult(t.member, a, maxTaskAnswer, func(raw []byte, result mcp.Span) []byte {
 		return s.withTaskID(raw, result, func(id string) string {
 			if id == t.name {
 				return string(c.Message.Name)
@@ -73,13 +71,19 @@ func (s *Server) task(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 	})
 }
 
-// sealNewTask seals the id of a task that answers a call. Other answers pass as they come.
-func (s *Server) sealNewTask(c *upstream.Call, m *member, a *upstream.Answer) (*upstream.Answer, error) {
-	return s.rewriteTask(m, a, maxNewTask, func(raw []byte, result mcp.Span) []byte {
-		if kind, _ := rawjson.Text(rawjson.Find(raw, result, "resultType").Of(raw)); kind != "task" {
+// sealAnswer seals what a client is to bring back to the member that answered: the id of a task, the state of a question.
+// Other answers pass as they come.
+func (s *Server) sealAnswer(c *upstream.Call, m *member, a *upstream.Answer) (*upstream.Answer, error) {
+	tasks := c.Message.Method == mcp.MethodToolsCall && hasExtension(c, extensionTasks)
+	principal := c.Principal // the answer may be read when the call is not there any more
+	return s.rewriteResult(m, a, maxQuestion, func(raw []byte, result mcp.Span) []byte {
+		if asks(raw) {
+			return s.sealState(principal, m, raw, result)
+		}
+		if kind, _ := rawjson.Text(rawjson.Find(raw, result, "resultType").Of(raw)); !tasks || kind != "task" {
 			return raw
 		}
-		return s.withTaskID(raw, result, func(id string) string { return s.sealTask(c.Principal, target{m, id}) })
+		return s.withTaskID(raw, result, func(id string) string { return s.sealTask(principal, target{m, id}) })
 	})
 }
 
@@ -93,11 +97,11 @@ func (s *Server) withTaskID(raw []byte, object mcp.Span, name func(id string) st
 	return rawjson.Splice(raw, mcp.Edit{Span: at, With: rawjson.AppendString(nil, name(id))})
 }
 
-// rewriteTask has f change the result of an answer. A body of more than most bytes passes unchanged.
-func (s *Server) rewriteTask(m *member, a *upstream.Answer, most int, f func(raw []byte, result mcp.Span) []byte) (*upstream.Answer, error) {
+// rewriteResult has f change the result of an answer. A body of more than most bytes passes unchanged.
+func (s *Server) rewriteResult(m *member, a *upstream.Answer, most int, f func(raw []byte, result mcp.Span) []byte) (*upstream.Answer, error) {
 	switch {
 	case a.Events != nil:
-		a.Events = &taskEvents{a.Events, f}
+		a.Events = &rewrittenEvents{a.Events, f}
 		return a, nil
 	case a.Body == nil || a.Length > int64(most):
 		return a, nil
@@ -118,13 +122,13 @@ func (s *Server) rewriteTask(m *member, a *upstream.Answer, most int, f func(raw
 	return bodyOf(a.Status, begin), nil
 }
 
-// taskEvents has f change the result at the end of a call's stream.
-type taskEvents struct {
+// rewrittenEvents has f change the result at the end of a call's stream.
+type rewrittenEvents struct {
 	upstream.EventStream
 	f func(raw []byte, result mcp.Span) []byte
 }
 
-func (t *taskEvents) Next() (mcp.Event, error) {
+func (t *rewrittenEvents) Next() (mcp.Event, error) {
 	ev, err := t.EventStream.Next()
 	if err != nil || mcp.PeekOutcome(ev.Data) == mcp.OutcomeError {
 		return ev, err

@@ -87,7 +87,7 @@ func TestTasksBelongToTheirMemberAndTheirPrincipal(t *testing.T) {
 }
 
 func TestALongAnswerOfAToolIsNotHeldForATask(t *testing.T) {
-	text := `{"resultType":"complete","content":["` + strings.Repeat("x", 3*maxNewTask) + `"]}`
+	text := `{"resultType":"complete","content":["` + strings.Repeat("x", 3*maxQuestion) + `"]}`
 	for _, length := range []bool{true, false} {
 		p := tooled("m0", "a").on(mcp.MethodToolsCall, func(_ context.Context, c *upstream.Call) (*upstream.Answer, error) {
 			a := result(c, text)

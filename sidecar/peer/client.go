@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -71,14 +72,30 @@ func (c *Client) Resume(ctx context.Context, h tolegacy.Holder, r *outriggerv1.R
 	}
 	if err != nil {
 		cancel()
+		c.drop(h, conn)
 		return nil, fmt.Errorf("resume: %w", err)
 	}
 	return &events{stream: stream, cancel: cancel, upstream: r.GetUpstream()}, nil
 }
 
+// drop forgets a connection that is not there, so that the next call tries at once: the holder may be back.
+func (c *Client) drop(h tolegacy.Holder, conn *grpc.ClientConn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.holders[h] == conn && conn.GetState() != connectivity.Ready {
+		conn.Close()
+		delete(c.holders, h)
+	}
+}
+
+var errClosed = errors.New("this sidecar is stopping")
+
 func (c *Client) connection(h tolegacy.Holder) (*grpc.ClientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errClosed
+	}
 	if conn := c.holders[h]; conn != nil {
 		if conn.GetState() != connectivity.TransientFailure {
 			return conn, nil
@@ -98,7 +115,7 @@ func (c *Client) connection(h tolegacy.Holder) (*grpc.ClientConn, error) {
 		return nil, err
 	}
 	for old, idle := range c.holders {
-		if len(c.holders) < maxHolders && !c.closed {
+		if len(c.holders) < maxHolders {
 			break
 		}
 		idle.Close() // any: the fleet is larger than what is kept

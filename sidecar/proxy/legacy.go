@@ -17,6 +17,8 @@ import (
 )
 
 const (
+	// maxInitialize is the longest initialize that a client may send: it is kept as long as its session.
+	maxInitialize = 64 << 10
 	// maxInitializeResult is the longest InitializeResult that a server may give.
 	maxInitializeResult = 1 << 20
 	// deleteTimeout bounds telling the server of a DELETE.
@@ -112,6 +114,9 @@ func lostSession(s *session.Session, err error) error {
 // initialize opens a session at the server and one for the client. A server that did not name a version with sessions is
 // asked all the same, unless configured: server/discover need not list what only initialize negotiates.
 func (x *exchange) initialize() error {
+	if len(x.msg.Raw) > maxInitialize {
+		return tooLarge(maxInitialize)
+	}
 	served, err := x.ep.server.Eras(x.r.Context())
 	if err != nil {
 		return err

@@ -114,6 +114,10 @@ type EventStream interface {
 // ErrNoStream is Listen's answer for a server that offers no stream of its own (405 on GET).
 var ErrNoStream = errors.New("the server offers no stream outside of calls")
 
+// ErrOtherID is the cause of a BadAnswer whose only fault is the id of the request that it answers. It may be for the form
+// of the client's id, so it says nothing about the server's health.
+var ErrOtherID = errors.New("the response has another id than the request")
+
 // ErrNotHere is that a sidecar has no upstream of a name, or none that does what is asked.
 var ErrNotHere = errors.New("this sidecar does not have the upstream")
 

@@ -1,6 +1,7 @@
 package tolegacy
 
 import (
+	"slices"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
@@ -110,7 +111,7 @@ func (k *call) expire(absence int) {
 		return // the client has just come back
 	}
 	k.overLocked()
-	pending := k.pending
+	pending := slices.Clone(k.pending)
 	if k.outcome != nil {
 		return // the server is done already
 	}

@@ -186,8 +186,10 @@ func (p *pooled) open(clientInfo []byte, asks bool) {
 		}
 	} else {
 		p.pool.mu.Lock()
-		p.gone = true // there is nothing to end
-		delete(p.pool.sessions, p.key)
+		p.gone = true                    // there is nothing to end
+		if p.pool.sessions[p.key] == p { // else it was evicted, and another has its place
+			delete(p.pool.sessions, p.key)
+		}
 		p.pool.mu.Unlock()
 	}
 	close(p.opened)

@@ -14,6 +14,8 @@ func (s *Server) retry(ctx context.Context, o *order, forward bool) (*upstream.A
 	switch {
 	case refused != nil:
 		return refusal(o.m, refused), nil
+	case st.Holder == "" && !forward:
+		return refusal(o.m, invalid(notHeld)), nil // another sidecar asks for what is held, and begins nothing here
 	case st.Holder == "":
 		return s.begin(ctx, o, st.Round+1) // the call did not happen, so this is its first time
 	case st.Holder != s.holder.ID && forward && s.peers != nil:

@@ -115,7 +115,7 @@ func (s *servers) listen() (err error) {
 // serve runs the ports and the configuration's source until ctx ends or one of them fails. The source goes on while
 // calls finish.
 func (s *servers) serve(ctx context.Context, src source) error {
-	failed := make(chan error, 4)
+	failed := make(chan error, 5)
 	sourceCtx, stopSource := context.WithCancel(context.Background())
 	var wait sync.WaitGroup
 	start := func(f func() error) {

@@ -209,7 +209,7 @@ func judge(ctx context.Context, err error) event {
 	switch {
 	case err == nil, errors.Is(err, upstream.ErrNoStream):
 		return succeeded
-	case errors.Is(ctx.Err(), context.Canceled), !errors.As(err, &e):
+	case errors.Is(ctx.Err(), context.Canceled), !errors.As(err, &e), errors.Is(err, upstream.ErrOtherID):
 		return noOutcome
 	}
 	switch e.Kind {

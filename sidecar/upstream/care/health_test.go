@@ -2,6 +2,7 @@ package care
 
 import (
 	"context"
+	"io"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,6 +100,42 @@ func TestAnAnswerGivenUpSaysNothing(t *testing.T) {
 		}
 		if n, _ := s.gate.load(); n != 0 || !s.Healthy() {
 			t.Errorf("%d in flight, healthy %v; want 0, true", n, s.Healthy())
+		}
+	}, f)
+}
+
+// The bridge and the federation close a stream once they have its response, and do not wait for its end.
+func TestAStreamClosedAfterItsResponseWasASuccess(t *testing.T) {
+	f := newFake(nil)
+	inBubble(t, specOf(unchecked), func(t *testing.T, s *Server) {
+		for range 20 {
+			f.fail.Store(fault(upstream.Lost))
+			_ = call(t.Context(), s, request(t, "call x"))
+			f.fail.Store(nil)
+			f.answers(func(context.Context, *upstream.Call) (*upstream.Answer, error) {
+				return &upstream.Answer{Status: 200, Length: -1, Events: &script{end: io.EOF, events: []string{`{"jsonrpc":"2.0","id":1,"result":{}}`}}}, nil
+			})
+			a, err := s.Call(t.Context(), request(t, "call x"))
+			if err != nil {
+				t.Fatalf("faults with a success between them opened the breaker: %v", err)
+			}
+			if _, err := a.Events.Next(); err != nil {
+				t.Fatal(err)
+			}
+			a.Close()
+		}
+	}, f)
+}
+
+// A client chooses its ids, and may choose one that the server cannot hold.
+func TestAnAnswerUnderAnotherIdIsNoFaultOfTheEndpoint(t *testing.T) {
+	f := newFake(&upstream.Error{Kind: upstream.BadAnswer, Upstream: "weather", Detail: "answered another request", Cause: upstream.ErrOtherID})
+	inBubble(t, specOf(unchecked), func(t *testing.T, s *Server) {
+		for range 20 {
+			_ = call(t.Context(), s, request(t, "call x"))
+		}
+		if !s.Healthy() {
+			t.Error("twenty answers to other ids opened the breaker")
 		}
 	}, f)
 }

@@ -27,7 +27,8 @@ type trackedBody struct {
 
 type trackedEvents struct {
 	flight
-	inner upstream.EventStream
+	inner    upstream.EventStream
+	answered atomic.Bool // the response has passed: what is left is the stream's end, which few wait for
 }
 
 // track follows a to its end. It costs one allocation of 64 bytes.
@@ -36,7 +37,7 @@ func (s *Server) track(ctx context.Context, e *endpoint, ticket uint64, a *upstr
 	case a != nil && a.Body != nil:
 		a.Body = &trackedBody{flight{endpoint: e, ticket: ticket, ctx: ctx}, a.Body}
 	case a != nil && a.Events != nil:
-		a.Events = &trackedEvents{flight{endpoint: e, ticket: ticket, ctx: ctx}, a.Events}
+		a.Events = &trackedEvents{flight: flight{endpoint: e, ticket: ticket, ctx: ctx}, inner: a.Events}
 	default:
 		e.succeeded(ticket)
 		e.left()
@@ -55,13 +56,15 @@ func (t *trackedBody) Read(p []byte) (int, error) {
 }
 
 // Close implements io.Closer.
-func (t *trackedBody) Close() error { return t.giveUp(t.inner) }
+func (t *trackedBody) Close() error { return t.giveUp(t.inner, noOutcome) }
 
 // Next implements upstream.EventStream.
 func (t *trackedEvents) Next() (mcp.Event, error) {
 	event, err := t.inner.Next()
 	if err != nil {
 		t.end(err)
+	} else if mcp.PeekOutcome(event.Data) != mcp.OutcomeUnknown {
+		t.answered.Store(true)
 	}
 	return event, err
 }
@@ -70,7 +73,12 @@ func (t *trackedEvents) Next() (mcp.Event, error) {
 func (t *trackedEvents) Ready() bool { return t.inner.Ready() }
 
 // Close implements upstream.EventStream.
-func (t *trackedEvents) Close() error { return t.giveUp(t.inner) }
+func (t *trackedEvents) Close() error {
+	if t.answered.Load() {
+		return t.giveUp(t.inner, succeeded)
+	}
+	return t.giveUp(t.inner, noOutcome)
+}
 
 // end is the end of what the endpoint had to say: io.EOF, or an error.
 func (f *flight) end(err error) {
@@ -84,13 +92,13 @@ func (f *flight) end(err error) {
 	f.leave(judge(f.ctx, err))
 }
 
-// giveUp closes an answer. If that was not read to its end it says nothing about the endpoint, and nor does the error of a
-// Next that waits meanwhile.
-func (f *flight) giveUp(answer io.Closer) error {
+// giveUp closes an answer. If that was not read to its end, outcome is what it said about the endpoint; the error of a Next
+// that waits meanwhile says nothing.
+func (f *flight) giveUp(answer io.Closer, outcome event) error {
 	first := f.over.CompareAndSwap(false, true)
 	err := answer.Close()
 	if first {
-		f.leave(noOutcome)
+		f.leave(outcome)
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -87,13 +88,26 @@ func authorities(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// request makes a request with what all have. relay is the client's header, of which the trace context travels on.
-func (c *client) request(ctx context.Context, method string, to *url.URL, relay http.Header, body io.Reader) *http.Request {
-	r := (&http.Request{Method: method, URL: to, Host: to.Host, Header: c.header.Clone()}).WithContext(ctx)
-	for _, name := range [...]string{"Traceparent", "Tracestate", "Baggage"} {
+// travelling is what of a client's header travels on: trace context, and the way that the call took. It is memory of its
+// own, since a request may be written for longer than its client's is there.
+func travelling(relay http.Header) http.Header {
+	var h http.Header
+	for _, name := range [...]string{"Traceparent", "Tracestate", "Baggage", "Via"} {
 		if values := relay[name]; len(values) > 0 {
-			r.Header[name] = values
+			if h == nil {
+				h = make(http.Header)
+			}
+			h[name] = slices.Clone(values)
 		}
+	}
+	return h
+}
+
+// request makes a request with what all have, and with what travels on.
+func (c *client) request(ctx context.Context, method string, to *url.URL, travels http.Header, body io.Reader) *http.Request {
+	r := (&http.Request{Method: method, URL: to, Host: to.Host, Header: c.header.Clone()}).WithContext(ctx)
+	for name, values := range travels {
+		r.Header[name] = append(slices.Clone(values), c.header[name]...)
 	}
 	if body != nil {
 		r.Body = io.NopCloser(body)

@@ -19,6 +19,7 @@ type flight struct {
 // connect opens a link and does the client's handshake on it. ctx bounds that. response is the client's form of the
 // answer to initialize; without a link it is an error that the server gave.
 func (s *session) connect(ctx context.Context, relay http.Header) (l *link, response []byte, err error) {
+	relay = travelling(relay)
 	l = newLink(s)
 	unwatch := context.AfterFunc(ctx, l.stop)
 	defer unwatch()

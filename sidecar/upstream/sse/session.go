@@ -85,7 +85,7 @@ func (s *session) attempt(ctx context.Context, l *link, c *upstream.Call) (*upst
 	case err != nil:
 		return nil, err
 	}
-	k.send(c.Header, slices.Clone(m.Raw)) // the POST may outlive the answer
+	k.send(travelling(c.Header), slices.Clone(m.Raw)) // the POST may outlive the answer
 	return k.answer()
 }
 
@@ -95,7 +95,7 @@ func (s *session) notify(ctx context.Context, l *link, c *upstream.Call) error {
 	defer stop()
 	unwatch := context.AfterFunc(l.ctx, stop)
 	defer unwatch()
-	err := s.server.client.post(bounded, l, c.Header, slices.Clone(c.Message.Raw), nil)
+	err := s.server.client.post(bounded, l, travelling(c.Header), slices.Clone(c.Message.Raw), nil)
 	switch {
 	case err == nil:
 		return nil

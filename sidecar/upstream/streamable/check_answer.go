@@ -14,6 +14,15 @@ const (
 	anotherRequest = "answered another request"
 )
 
+// causeOf tells what a server has answered to another id from what is no answer: an id that it cannot hold, as one beyond
+// 2^53 in JavaScript, is its client's choice.
+func causeOf(fault string) error {
+	if fault == anotherRequest {
+		return upstream.ErrOtherID
+	}
+	return nil
+}
+
 // idOf is what a response to m must have: the token of a request's id, nil for what has no response.
 func idOf(m *mcp.Message) []byte {
 	if m.Kind != mcp.Request {
@@ -32,7 +41,7 @@ func (x *exchange) jsonAnswer(id []byte) (*upstream.Answer, error) {
 	}
 	if fault != "" {
 		x.finish(false) // who knows what else comes on that connection
-		return nil, x.client.fault(upstream.BadAnswer, fault, nil)
+		return nil, x.client.fault(upstream.BadAnswer, fault, causeOf(fault))
 	}
 	return x.with(upstream.Answer{Status: http.StatusOK, Length: x.head.length, Body: x}), nil
 }
