@@ -63,6 +63,7 @@ func (c *Client) Resume(ctx context.Context, h tolegacy.Holder, r *outriggerv1.R
 	stream, err := outriggerv1.NewPeerServiceClient(conn).Resume(ctx, r)
 	if err != nil {
 		cancel()
+		c.drop(h, conn)
 		return nil, known(err, r.GetUpstream())
 	}
 	late := time.AfterFunc(takeTime, cancel)
