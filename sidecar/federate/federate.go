@@ -156,6 +156,25 @@ func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 	if n := c.Message.ClientCapabilities; n.End-n.Start > maxCapabilities {
 		return invalidParams(c, "the client's capabilities are too long"), nil
 	}
+	a, err := s.answer(ctx, c)
+	return a, s.named(err)
+}
+
+// named makes an error of the end of a wait, which is the caller's doing or nobody's: no member is at fault for it.
+func (s *Server) named(err error) error {
+	var known *upstream.Error
+	switch {
+	case err == nil || errors.As(err, &known):
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		return &upstream.Error{Kind: upstream.TimedOut, Upstream: s.o.Binding.GetName(), Detail: "no answer in time", Cause: err}
+	case errors.Is(err, context.Canceled):
+		return &upstream.Error{Kind: upstream.Lost, Upstream: s.o.Binding.GetName(), Detail: "the call was cancelled", Cause: err}
+	}
+	return err
+}
+
+func (s *Server) answer(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
 	switch c.Message.Method {
 	case mcp.MethodDiscover:
 		return s.discover(ctx, c)

@@ -80,7 +80,7 @@ func TestAQuestionThroughAFederationIsAnsweredAtAnother(t *testing.T) {
 	annAtB := ann.at(b.url + "/all")
 	q := ann.asked(t, "workshop_ask", "cup")
 	annAtB.isRefused(t, "workshop_quiz", "cup", q, "another request")
-	newAsker(t, b.url+"/all", "bob").isRefused(t, "workshop_ask", "cup", q, "another caller")
+	newAsker(t, b.url+"/all", "bob").isRefused(t, "workshop_ask", "cup", q, "to this caller")
 	annAtB.goesOn(t, "workshop_ask", "cup", q, "cup:accept:ann")
 	f.ran(t, "ask", "cup", 1)
 	annAtB.goesOn(t, "modern_ask", "pot", ann.asked(t, "modern_ask", "pot"), "pot:accept:ann")

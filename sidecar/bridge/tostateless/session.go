@@ -175,10 +175,11 @@ func (c *session) withdrawLocked(r *round) (ids []string) {
 	if r == nil {
 		return nil
 	}
-	for _, q := range r.questions {
-		if _, waits := c.questions[q.id]; waits {
-			delete(c.questions, q.id)
-			ids = append(ids, q.id)
+	for i := range r.questions {
+		id := r.questions[i].id // the rest of it is another goroutine's
+		if _, waits := c.questions[id]; waits {
+			delete(c.questions, id)
+			ids = append(ids, id)
 		}
 	}
 	return ids
