@@ -194,7 +194,7 @@ func TestACallerThatLeavesSpoilsNothing(t *testing.T) {
 		c := newClient(t, s)
 		ctx, leave := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer leave()
-		if got := c.doCtx(ctx, mcp.MethodToolsList, ""); !strings.Contains(got, context.DeadlineExceeded.Error()) {
+		if got := c.doCtx(ctx, mcp.MethodToolsList, ""); !strings.Contains(got, "no answer in time") {
 			t.Errorf("the one that left got %s", got)
 		}
 		l, took := c.timed(tools)
