@@ -157,14 +157,17 @@ func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 		return invalidParams(c, "the client's capabilities are too long"), nil
 	}
 	a, err := s.answer(ctx, c)
-	return a, s.named(err)
+	if err != nil {
+		return nil, s.named(err)
+	}
+	return a, nil
 }
 
 // named makes an error of the end of a wait, which is the caller's doing or nobody's: no member is at fault for it.
 func (s *Server) named(err error) error {
 	var known *upstream.Error
 	switch {
-	case err == nil || errors.As(err, &known):
+	case errors.As(err, &known):
 		return err
 	case errors.Is(err, context.DeadlineExceeded):
 		return &upstream.Error{Kind: upstream.TimedOut, Upstream: s.o.Binding.GetName(), Detail: "no answer in time", Cause: err}
