@@ -16,21 +16,22 @@ func (s *Server) Eras(ctx context.Context) (mcp.Eras, error) {
 	var known, well mcp.Eras
 	for _, e := range s.endpoints {
 		v := mcp.Eras(e.verdict.Load())
-		known |= v
-		if !e.up() {
-			continue
+		if known |= v; e.up() {
+			well |= v
 		}
-		if well |= v; v == 0 {
+	}
+	if known == 0 {
+		return s.ask(ctx)
+	}
+	for _, e := range s.endpoints {
+		if e.verdict.Load() == 0 && e.up() {
 			s.learn(e)
 		}
 	}
-	switch {
-	case well != 0:
-		return well, nil
-	case known != 0:
+	if well == 0 {
 		return known, nil // a call will say why there is nobody to take it
 	}
-	return s.ask(ctx)
+	return well, nil
 }
 
 // learn asks an endpoint for its eras in the background, once at a time.
