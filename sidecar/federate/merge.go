@@ -10,8 +10,11 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 )
 
-// maxLeftOut is how many entries MetaLeftOut names.
-const maxLeftOut = 100
+// What MetaLeftOut says of entries: how many it names, and how much of a name, in bytes. Names are the servers' own.
+const (
+	maxLeftOut     = 100
+	maxLeftOutName = 128
+)
 
 // merger is a merged list being made.
 type merger struct {
@@ -72,7 +75,7 @@ func (m *merger) add(from *member, e entry) {
 	shown := m.shown(from, e.key)
 	if _, taken := m.snapshot.targets[shown]; taken || e.key == "" {
 		if m.left++; m.left <= maxLeftOut {
-			m.note(&m.leftOut, from.Name, "name", e.key, "")
+			m.note(&m.leftOut, from.Name, "name", cut(e.key, maxLeftOutName), "")
 		}
 		return
 	}

@@ -148,6 +148,16 @@ func TestAnEntryOfTwoNamesIsLeftOut(t *testing.T) {
 	}
 }
 
+// A server may choose names of any length, and the answer to everybody repeats those that are left out.
+func TestALongNameThatIsLeftOutIsShownInPart(t *testing.T) {
+	long := strings.Repeat("n", maxLeftOutName-1) + "é" + strings.Repeat("n", 1<<20)
+	l := newClient(t, federation(t, "names: {prefix: never}", tooled("m0", long), tooled("m1", long))).list(tools, "")
+	wantList(t, "names", l.keys, long)
+	if want := long[:maxLeftOutName-1]; len(l.leftOut) != 1 || l.leftOut[0].Name != want {
+		t.Errorf("left out: got %.300q, want one of %d bytes", fmt.Sprint(l.leftOut), len(want))
+	}
+}
+
 func TestANameThatWasNeverListedLeadsByItsPrefixOnly(t *testing.T) {
 	for _, c := range []struct{ mode, name, owner, called string }{
 		{"always", "m1_hidden", "m1", "hidden"},
