@@ -116,7 +116,7 @@ func rewritten(c *upstream.Call, edits ...mcp.Edit) (*upstream.Call, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &upstream.Call{Message: &m, Header: c.Header, Principal: c.Principal}, nil
+	return &upstream.Call{Message: &m, Header: c.Header, Principal: c.Principal, Binding: c.Binding}, nil
 }
 
 // hasExtension reports whether a client declares an extension of capabilities.

@@ -50,8 +50,8 @@ type bridged struct {
 func (b bridged) Snapshot() care.Snapshot { return b.care.Snapshot() }
 
 // Resume implements resumer.
-func (b bridged) Resume(ctx context.Context, message []byte, principal string) (*upstream.Answer, error) {
-	return b.calls.Resume(ctx, message, principal)
+func (b bridged) Resume(ctx context.Context, r *outriggerv1.ResumeRequest) (*upstream.Answer, error) {
+	return b.calls.Resume(ctx, r)
 }
 
 // Dial makes the server that u names, for clients of both wires unless the resource says otherwise, and reaches for

@@ -210,7 +210,7 @@ func lists(accept []string, ranges ...string) bool {
 
 // call is the exchange's message as a server gets it.
 func (x *exchange) call() *upstream.Call {
-	x.sent = upstream.Call{Message: &x.msg, Header: x.r.Header, Principal: principal(x.r.Header)}
+	x.sent = upstream.Call{Message: &x.msg, Header: x.r.Header, Principal: principal(x.r.Header), Binding: x.ep.name}
 	return &x.sent
 }
 

@@ -10,7 +10,7 @@ import (
 
 // resumer is a server that holds calls.
 type resumer interface {
-	Resume(ctx context.Context, message []byte, principal string) (*upstream.Answer, error)
+	Resume(ctx context.Context, r *outriggerv1.ResumeRequest) (*upstream.Answer, error)
 }
 
 // Resume goes on with a call that an upstream of this sidecar holds, for the sidecar that its client's retry came to. It
@@ -24,5 +24,5 @@ func (p *Proxy) Resume(ctx context.Context, r *outriggerv1.ResumeRequest) (*upst
 	if !ok {
 		return nil, fmt.Errorf("%w %q with calls that it holds", upstream.ErrNotHere, r.GetUpstream())
 	}
-	return h.Resume(ctx, r.GetMessage(), r.GetPrincipal())
+	return h.Resume(ctx, r)
 }

@@ -69,6 +69,8 @@ type Call struct {
 	Header http.Header
 	// Principal is who calls, as the sidecar knows it: what is kept for one is never another's. Empty: nobody known.
 	Principal string
+	// Binding is whose endpoint was called, where that matters to what the caller is given to bring back. Empty: none.
+	Binding string
 }
 
 // Answer is a server's answer to a request. Exactly one of Body and Events is set, except that a notification's Answer

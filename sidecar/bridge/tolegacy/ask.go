@@ -47,7 +47,7 @@ func (k *call) askForURLsLocked(m *mcp.Message, id []byte) (body []byte, status 
 		return nil, 0, k.server.fault(upstream.Overloaded, "asked its client more often than a call may", nil)
 	}
 	k.digestLocked()
-	requestState := k.server.sealState(state{
+	requestState := k.server.sealState(k.binding, state{
 		Round: k.round, Principal: principalDigest(k.principal), Digest: k.digest,
 	})
 	return inputRequired(id, questions, requestState), 200, nil

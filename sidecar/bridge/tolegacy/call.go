@@ -25,6 +25,7 @@ type call struct {
 	on        *pooled
 	method    string
 	principal string
+	binding   string
 	declared  *capabilities
 	level     level // that the session was told for it
 	token     []byte
@@ -96,7 +97,8 @@ func (e notHappened) Unwrap() error { return e.error }
 func (s *Server) newCall(o *order, p *pooled, round int) *call {
 	id := s.nextID()
 	k := &call{
-		server: s, on: p, method: o.m.Method, principal: o.principal, declared: o.declared, level: o.level,
+		server: s, on: p, method: o.m.Method, principal: o.principal, binding: o.call.Binding,
+		declared: o.declared, level: o.level,
 		request: message(toLegacy(o.m, id)), round: round,
 	}
 	k.sent = k.request

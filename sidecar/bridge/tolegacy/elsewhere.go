@@ -14,7 +14,7 @@ import (
 func (s *Server) elsewhere(ctx context.Context, o *order, st *state) (*upstream.Answer, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stream, err := s.peers.Resume(ctx, Holder{ID: st.Holder, Address: st.Address}, &outriggerv1.ResumeRequest{
-		Upstream: s.name, Message: bytes.Clone(o.m.Raw), Principal: o.principal,
+		Upstream: s.name, Binding: o.call.Binding, Message: bytes.Clone(o.m.Raw), Principal: o.principal,
 	})
 	if err != nil {
 		gone := ctx.Err()

@@ -76,12 +76,13 @@ type client struct {
 	t            testing.TB
 	server       *Server
 	principal    string
+	binding      string
 	capabilities string // JSON
 	meta         string // more members of _meta, each with a comma after it
 }
 
 func newClient(t testing.TB, s *Server, principal, capabilities string) *client {
-	return &client{t: t, server: s, principal: principal, capabilities: capabilities}
+	return &client{t: t, server: s, principal: principal, binding: "main", capabilities: capabilities}
 }
 
 // call makes a Call. params are members, with a comma after each.
@@ -95,7 +96,7 @@ func (c *client) call(id, method, params string) *upstream.Call {
 	if err != nil {
 		c.t.Fatalf("%s: %v", raw, err)
 	}
-	return &upstream.Call{Message: &m, Header: http.Header{}, Principal: c.principal}
+	return &upstream.Call{Message: &m, Header: http.Header{}, Principal: c.principal, Binding: c.binding}
 }
 
 // tool makes a tools/call of a tool with the argument text. more are members of params.

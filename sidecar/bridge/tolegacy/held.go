@@ -11,10 +11,13 @@ type heldCalls struct {
 
 	mu    sync.Mutex // guards below
 	byID  map[string]*call
-	bytes int // that calls keep in memory, in questions and answers
+	of    map[string]int // how many of them a principal has; only those that have any
+	bytes int            // that calls keep in memory, in questions and answers
 }
 
-func newHeldCalls(most int) *heldCalls { return &heldCalls{most: most, byID: make(map[string]*call)} }
+func newHeldCalls(most int) *heldCalls {
+	return &heldCalls{most: most, byID: make(map[string]*call), of: make(map[string]int)}
+}
 
 func (h *heldCalls) get(id string) *call {
 	h.mu.Lock()
@@ -22,17 +25,26 @@ func (h *heldCalls) get(id string) *call {
 	return h.byID[id]
 }
 
-// add gives a call a name, or reports that there are enough. Names are random: a call of before a restart has none of
-// now.
-func (h *heldCalls) add(k *call) (id string, ok bool) {
+// Reasons for which a call is not held.
+const (
+	tooManyHeld = "too many calls wait for their clients' answers: try again later"
+	tooManyOwn  = "as many calls of this caller wait for its answers as one caller may have: answer those first"
+)
+
+// add gives a call a name, or says why it is not held. Names are random: a call of before a restart has none of now.
+func (h *heldCalls) add(k *call) (id, refused string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.byID) >= h.most {
-		return "", false
+	switch {
+	case len(h.byID) >= h.most:
+		return "", tooManyHeld
+	case h.of[k.principal] >= share(h.most):
+		return "", tooManyOwn
 	}
 	id = rand.Text()
 	h.byID[id] = k
-	return id, true
+	h.of[k.principal]++
+	return id, ""
 }
 
 // keep counts n bytes more, or reports that there are enough. n may be negative.
@@ -49,7 +61,14 @@ func (h *heldCalls) keep(n int) bool {
 func (h *heldCalls) remove(id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	k := h.byID[id]
+	if k == nil {
+		return
+	}
 	delete(h.byID, id)
+	if h.of[k.principal]--; h.of[k.principal] == 0 {
+		delete(h.of, k.principal)
+	}
 }
 
 // stop gives up every held call: their retries come too late.

@@ -40,7 +40,7 @@ func (k *call) ask() {
 		k.cancel()
 		return
 	}
-	requestState := k.server.sealState(state{
+	requestState := k.server.sealState(k.binding, state{
 		Holder: k.server.holder.ID, Address: k.server.holder.Address, Call: k.heldAs, Round: k.round,
 		Principal: principalDigest(k.principal), Digest: k.digest,
 	})
@@ -62,9 +62,9 @@ func (k *call) holdLocked() error {
 	if k.heldAs != "" {
 		return nil
 	}
-	id, ok := s.held.add(k)
-	if !ok {
-		return s.fault(upstream.Overloaded, "too many calls wait for their clients' answers", nil)
+	id, refused := s.held.add(k)
+	if refused != "" {
+		return s.fault(upstream.Overloaded, refused, nil)
 	}
 	k.heldAs = id
 	k.digestLocked()

@@ -31,6 +31,8 @@ func TestARetryThatIsNotTheCallsIsRefused(t *testing.T) {
 	held := <-calls
 	bob := newClient(t, s, "bob", everything)
 	theirs := newClient(t, other, "ann", everything)
+	aside := newClient(t, s, "ann", everything)
+	aside.binding = "aside"
 	state := q.Result.RequestState
 	for name, r := range map[string]struct {
 		got  reply
@@ -41,6 +43,7 @@ func TestARetryThatIsNotTheCallsIsRefused(t *testing.T) {
 		"other arguments":   {c.do(c.call("2", mcp.MethodToolsCall, `"name":"t","arguments":{"a":1,"b":[3]},`+q.retry(accepted))), notThisCall},
 		"another method":    {c.do(c.call("2", mcp.MethodPromptsGet, `"name":"t","arguments":{"a":1,"b":[2]},`+q.retry(accepted))), notThisCall},
 		"another upstream":  {theirs.do(theirs.call("2", mcp.MethodToolsCall, `"name":"t","arguments":{"a":1,"b":[2]},`+q.retry(accepted))), notAState},
+		"another binding":   {aside.do(aside.call("2", mcp.MethodToolsCall, `"name":"t","arguments":{"a":1,"b":[2]},`+q.retry(accepted))), notAState},
 		"an altered state":  {c.do(call("2", fmt.Sprintf(`"inputResponses":{},"requestState":%q,`, state[:len(state)-2]+"AA"))), notAState},
 		"no state at all":   {c.do(call("2", `"inputResponses":{},"requestState":"x",`)), notAState},
 		"a number":          {c.do(call("2", `"inputResponses":{},"requestState":7,`)), "requestState"},
@@ -179,20 +182,35 @@ func TestACallCannotAskForever(t *testing.T) {
 	nothingInUse(t, s)
 }
 
-func TestHeldCallsAreBounded(t *testing.T) {
+func TestHeldCallsAreBoundedAndOfOneCallerToHalfOfThat(t *testing.T) {
 	f, calls := asking(elicit("1", "one"))
-	s := newBridge(t, f, bridge(func(b *outriggerv1.Bridge) { b.MaxHeldCalls = 2 }))
-	c := newClient(t, s, "ann", everything)
-	for range 2 {
-		questions(t, c.do(c.tool("1", "t", "x", "")))
-		<-calls
+	s := newBridge(t, f, bridge(func(b *outriggerv1.Bridge) { b.MaxHeldCalls = 4 }))
+	var last asked
+	for _, c := range []struct{ principal, refused string }{
+		{"ann", ""}, {"ann", ""}, {"ann", tooManyOwn}, {"", ""}, {"bob", ""}, {"bob", tooManyHeld},
+	} {
+		caller := newClient(t, s, c.principal, everything)
+		if c.refused == "" {
+			last = questions(t, caller.do(caller.tool("1", "t", "x", "")))
+			<-calls
+			continue
+		}
+		_, err := s.Call(testContext(t), caller.tool("1", "t", "x", ""))
+		if wantKind(t, err, upstream.Overloaded); !strings.Contains(err.Error(), c.refused) {
+			t.Errorf("one more call of %q: %v, want %q", c.principal, err, c.refused)
+		}
+		eventually(t, "that call is cancelled", (<-calls).ended)
 	}
-	_, err := s.Call(testContext(t), c.tool("1", "t", "x", ""))
-	wantKind(t, err, upstream.Overloaded)
-	eventually(t, "the third call is cancelled", (<-calls).ended)
-	if n := s.heldForTest(); n != 2 {
-		t.Errorf("%d held calls, want 2", n)
+	if n := s.heldForTest(); n != 4 {
+		t.Errorf("%d held calls, want 4", n)
 	}
+	// Whoever is done has room again.
+	bob := newClient(t, s, "bob", everything)
+	ctx, leave := context.WithCancel(testContext(t))
+	leave()
+	_, _ = s.Call(ctx, bob.tool("2", "t", "x", last.retry(accepted)))
+	eventually(t, "the call that was left is over", func() bool { return s.heldForTest() == 3 })
+	questions(t, bob.do(bob.tool("1", "t", "x", "")))
 }
 
 func TestQuestionsThatAreTooMuchEndTheCall(t *testing.T) {
@@ -403,7 +421,7 @@ func (p peers) Resume(ctx context.Context, h Holder, r *outriggerv1.ResumeReques
 	if s == nil {
 		return nil, errors.New("nobody there")
 	}
-	a, err := s.Resume(ctx, r.GetMessage(), r.GetPrincipal())
+	a, err := s.Resume(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -446,6 +464,9 @@ func TestARetryFindsItsCallFromAnotherSidecar(t *testing.T) {
 	}
 	bob := newClient(t, b, "bob", everything)
 	bob.do(bob.tool("4", "t", "x", q.retry(accepted))).want(t, 200, notThisOwner)
+	aside := newClient(t, b, "ann", everything)
+	aside.binding = "aside"
+	aside.do(aside.tool("4", "t", "x", q.retry(accepted))).want(t, 200, notAState)
 	annAtB.do(annAtB.tool("5", "t", "x", q.retry(accepted))).want(t, 200, "-32602", notHeld)
 
 	// The holder dies: nothing is run again.

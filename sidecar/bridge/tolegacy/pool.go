@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -89,8 +90,8 @@ func (o *pool) addLocked(k key, declared *capabilities, clientInfo []byte) (*poo
 	if o.closed {
 		return nil, o.server.fault(upstream.Lost, "the upstream was removed", nil)
 	}
-	if len(o.sessions) >= o.server.settings.maxSessions && !o.evictLocked() {
-		return nil, o.server.fault(upstream.Overloaded, "every session that is kept for stateless clients is in use", nil)
+	if err := o.makeRoomLocked(k.principal); err != nil {
+		return nil, err
 	}
 	p := &pooled{pool: o, key: k, opened: make(chan struct{}), levels: newSessionLevels(), calls: newCalls()}
 	p.listen = newHub(p)
@@ -102,11 +103,34 @@ func (o *pool) addLocked(k key, declared *capabilities, clientInfo []byte) (*poo
 	return p, nil
 }
 
-// evictLocked ends the longest unused session, or reports that all are in use.
-func (o *pool) evictLocked() bool {
+// share is how much of a bound one principal can have, whoever else is there: half of it, rounded up. So no one can use up
+// what is for all.
+func share(most int) int { return (most + 1) / 2 }
+
+// makeRoomLocked ends a session that is not used where there are enough: one of the principal's own when it has its share.
+func (o *pool) makeRoomLocked(principal string) error {
+	own := 0
+	for k := range o.sessions {
+		if k.principal == principal {
+			own++
+		}
+	}
+	most := o.server.settings.maxSessions
+	switch {
+	case own >= share(most) && !o.evictLocked(func(p *pooled) bool { return p.key.principal == principal }):
+		return o.server.fault(upstream.Overloaded, fmt.Sprintf("%d sessions are in use by this caller, as many as one may have: "+
+			"declare the same capabilities in every call, or try again later", own), nil)
+	case len(o.sessions) >= most && !o.evictLocked(func(*pooled) bool { return true }):
+		return o.server.fault(upstream.Overloaded, "every session that is kept for stateless clients is in use: try again later", nil)
+	}
+	return nil
+}
+
+// evictLocked ends the longest unused of the sessions that may go, or reports that all of these are in use.
+func (o *pool) evictLocked(may func(*pooled) bool) bool {
 	var oldest *pooled
 	for _, p := range o.sessions {
-		if p.users == 0 && (oldest == nil || p.used.Before(oldest.used)) {
+		if p.users == 0 && may(p) && (oldest == nil || p.used.Before(oldest.used)) {
 			oldest = p
 		}
 	}

@@ -108,6 +108,47 @@ func TestUnusedSessionsEndAndAFullPoolTakesTheLongestUnused(t *testing.T) {
 	})
 }
 
+// However many sets of capabilities a caller declares, the others' sessions stay.
+func TestACallerHasAtMostHalfOfTheSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, calls := asking()
+		s := newBridge(t, f, bridge(func(b *outriggerv1.Bridge) { b.MaxSessions = 4 }))
+		list := func(principal, declared string) {
+			t.Helper()
+			c := newClient(t, s, principal, declared)
+			c.do(c.call("1", mcp.MethodToolsList, "")).want(t, 200, `"id":1`)
+			time.Sleep(time.Second)
+		}
+		list("ann", `{}`)
+		for i := range 8 {
+			list("eve", fmt.Sprintf(`{"experimental":{"n%d":{}}}`, i))
+		}
+		if opened, closed := f.opened(); opened != 9 || closed != 6 {
+			t.Errorf("%d sessions opened and %d closed, want 9 and 6", opened, closed)
+		}
+		list("ann", `{}`) // has hers still
+		if opened, _ := f.opened(); opened != 9 {
+			t.Errorf("%d sessions opened, want 9: the other caller's stays", opened)
+		}
+		done := make(chan reply, 2)
+		for i := range 2 {
+			c := newClient(t, s, "eve", fmt.Sprintf(`{"experimental":{"n%d":{}}}`, i))
+			go func() { done <- c.do(c.tool("1", "t", "x", "")) }()
+		}
+		first, second := <-calls, <-calls
+		c := newClient(t, s, "eve", `{}`)
+		_, err := s.Call(testContext(t), c.tool("1", "t", "x", ""))
+		if wantKind(t, err, upstream.Overloaded); !strings.Contains(err.Error(), "by this caller") {
+			t.Errorf("a third session in use: %v, want one that speaks of this caller", err)
+		}
+		list("bob", `{}`)
+		first.result("a")
+		second.result("b")
+		<-done
+		<-done
+	})
+}
+
 func TestASessionThatIsGoneIsReplacedOnceForACallThatDidNotHappen(t *testing.T) {
 	f := &fake{}
 	gone := &upstream.Error{Kind: upstream.SessionGone, Upstream: "old", Detail: "forgot its session"}

@@ -27,11 +27,12 @@ type state struct {
 	Expires   int64  `json:"e"`           // in seconds since 1970
 }
 
-// sealState makes the requestState.
-func (s *Server) sealState(st state) string {
+// sealState makes the requestState. It is good at the binding's endpoint alone: what a client may do at another, with the
+// same upstream, is that one's to say.
+func (s *Server) sealState(binding string, st state) string {
 	st.Upstream = s.name
 	st.Expires = time.Now().Add(s.settings.heldTimeout).Unix() + 1
-	return s.sealer.Seal(purpose, encode(st), nil)
+	return s.sealer.Seal(purpose, encode(st), []byte(binding))
 }
 
 // What a client is told of a state that does not help it. Only a new call does.
@@ -47,7 +48,7 @@ const (
 
 // openState reads the requestState of a retry and holds the retry to it.
 func (s *Server) openState(o *order) (*state, *mcp.Error) {
-	text, err := s.sealer.Open(purpose, o.state, nil)
+	text, err := s.sealer.Open(purpose, o.state, []byte(o.call.Binding))
 	var st state
 	switch {
 	case errors.Is(err, seal.ErrUnknownKey):

@@ -174,15 +174,15 @@ func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 	return refusal(c.Message, &mcp.Error{Code: mcp.CodeMethodNotFound, Message: "this server does not have the method"}), nil
 }
 
-// Resume goes on with a call that this Server holds, for another sidecar: message is the client's retry, a whole
-// JSON-RPC request, and principal who made it. Unlike Call it asks no other sidecar. The end of ctx is the client's
-// leaving. Errors are Call's; a retry that cannot be used is answered with a JSON-RPC error.
-func (s *Server) Resume(ctx context.Context, message []byte, principal string) (*upstream.Answer, error) {
-	m, err := mcp.Scan(message, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+// Resume goes on with a call that this Server holds, for the other sidecar that its client's retry came to. Unlike Call it
+// asks no other sidecar. The end of ctx is the client's leaving. Errors are Call's; a retry that cannot be used is answered
+// with a JSON-RPC error.
+func (s *Server) Resume(ctx context.Context, r *outriggerv1.ResumeRequest) (*upstream.Answer, error) {
+	m, err := mcp.Scan(r.GetMessage(), mcp.Limits{MaxDepth: mcp.AnswerDepth})
 	if err != nil {
 		return nil, err
 	}
-	o, refused := s.read(&upstream.Call{Message: &m, Principal: principal})
+	o, refused := s.read(&upstream.Call{Message: &m, Principal: r.GetPrincipal(), Binding: r.GetBinding()})
 	switch {
 	case refused != nil:
 		return refusal(&m, refused), nil
