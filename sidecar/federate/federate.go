@@ -156,7 +156,7 @@ func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 	if n := c.Message.ClientCapabilities; n.End-n.Start > maxCapabilities {
 		return invalidParams(c, "the client's capabilities are too long"), nil
 	}
-	a, err := s.answer(ctx, c)
+	a, err := s.answer(upstream.WithVia(ctx, c.Header), c)
 	if err != nil {
 		return nil, s.named(err)
 	}

@@ -205,7 +205,8 @@ func (s *Server) subscribe(ctx context.Context, m *member, f filter, sc scope, t
 	if err != nil {
 		return err
 	}
-	a, err := m.Server.Call(ctx, &upstream.Call{Message: &msg, Header: sc.header(), Principal: sc.principal})
+	header := sc.header()
+	a, err := m.Server.Call(upstream.WithVia(ctx, header), &upstream.Call{Message: &msg, Header: header, Principal: sc.principal})
 	if err != nil {
 		return err
 	}

@@ -201,7 +201,8 @@ func (s *Server) ask(ctx context.Context, m *member, k kind, sc scope, cursor st
 	if err != nil {
 		return nil, mcp.Span{}, err
 	}
-	a, err := m.Server.Call(ctx, &upstream.Call{Message: &msg, Header: sc.header(), Principal: sc.principal})
+	header := sc.header()
+	a, err := m.Server.Call(upstream.WithVia(ctx, header), &upstream.Call{Message: &msg, Header: header, Principal: sc.principal})
 	if err != nil {
 		return nil, mcp.Span{}, err
 	}

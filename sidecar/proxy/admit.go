@@ -11,13 +11,8 @@ import (
 )
 
 // admit refuses requests that a browser was led to make (DNS rebinding, foreign pages): Host on loopback connections or
-// where hosts are listed, and Origin wherever it is present (basic/transports/streamable-http, Security Warning). And it
-// refuses those that this sidecar sent itself, through others: nothing would end them.
+// where hosts are listed, and Origin wherever it is present (basic/transports/streamable-http, Security Warning).
 func (ep *endpoint) admit(r *http.Request) error {
-	if via := r.Header["Via"]; len(via) > 0 && ep.via != "" && passed(via, ep.via) {
-		return &refusal{status: http.StatusLoopDetected, code: mcp.CodeInternalError, reason: "loop",
-			message: "this request has come round to a sidecar that it passed before: an upstream leads back here"}
-	}
 	loopback := onLoopback(r)
 	if !ep.hostAllowed(r.Host, loopback) {
 		return forbidden("host_refused", "the Host header names a host that this endpoint does not serve")
@@ -31,6 +26,19 @@ func (ep *endpoint) admit(r *http.Request) error {
 	}
 	return nil
 }
+
+// comesRound refuses requests that this sidecar sent itself, through others: nothing would end them.
+func (ep *endpoint) comesRound(r *http.Request) error {
+	via := r.Header["Via"]
+	if len(via) == 0 || ep.via == "" || !passed(via, ep.via) {
+		return nil
+	}
+	return &refusal{status: http.StatusLoopDetected, code: mcp.CodeInternalError, reason: reasonLoop, data: ownData(reasonLoop),
+		message: "this request has come round to a sidecar that it passed before: an upstream leads back here"}
+}
+
+// reasonLoop is what upstream.Loop is called too.
+const reasonLoop = "loop"
 
 // passed reports whether a request's Via (RFC 9110, 7.6.3) names a proxy.
 func passed(via []string, name string) bool {

@@ -117,7 +117,7 @@ func (x *exchange) initialize() error {
 	if len(x.msg.Raw) > maxInitialize {
 		return tooLarge(maxInitialize)
 	}
-	served, err := x.ep.server.Eras(x.r.Context())
+	served, err := x.ep.server.Eras(upstream.WithVia(x.r.Context(), x.r.Header))
 	if err != nil {
 		return err
 	}

@@ -93,6 +93,9 @@ func (p *Proxy) serve(x *exchange) error {
 	if err := x.read(); err != nil { // 3. bytes become one MCP message, or a batch of them
 		return err
 	}
+	if err := ep.comesRound(x.r); err != nil { // not before: the refusal has the request's id
+		return err
+	}
 	if x.batch {
 		return x.serveBatch()
 	}
@@ -106,6 +109,9 @@ func (p *Proxy) serve(x *exchange) error {
 // serveBare answers requests without a body: the legacy wire's stream and the end of its session.
 func (x *exchange) serveBare() error {
 	x.era, x.label = mcp.Legacy, x.r.Method
+	if err := x.ep.comesRound(x.r); err != nil {
+		return err
+	}
 	if x.r.ContentLength != 0 { // which means nothing here, but has to be off the connection
 		if err := x.readBody(); err != nil {
 			return err

@@ -110,8 +110,11 @@ func (x *exchange) showUpstream(err *upstream.Error, id []byte) (int, *mcp.Error
 	} else {
 		x.ep.server.complain(x.p.Log, err)
 	}
-	if err.Kind == upstream.SessionGone {
+	switch err.Kind {
+	case upstream.SessionGone:
 		return http.StatusNotFound, ownError(x.reason, err.Error(), id), 0
+	case upstream.Loop:
+		return http.StatusLoopDetected, ownError(x.reason, err.Error(), id), 0 // so that a sidecar before this one knows it too
 	}
 	status := http.StatusOK
 	if err.Kind == upstream.BadAnswer && err.Status >= 400 && err.Status < 500 {
@@ -136,8 +139,11 @@ func (x *exchange) cancelled(err *upstream.Error) bool {
 
 // ownError is an error that names the sidecar as its source.
 func ownError(reason, message string, id []byte) *mcp.Error {
-	data := strconv.AppendQuote([]byte(`{"source":"outrigger","reason":`), reason)
-	return &mcp.Error{Code: mcp.CodeInternalError, Message: message, Data: append(data, '}'), ID: id}
+	return &mcp.Error{Code: mcp.CodeInternalError, Message: message, Data: ownData(reason), ID: id}
+}
+
+func ownData(reason string) []byte {
+	return append(strconv.AppendQuote([]byte(`{"source":"outrigger","reason":`), reason), '}')
 }
 
 func jsonField(name string, n int64) []byte {
@@ -171,7 +177,7 @@ func (x *exchange) legacyRequest() bool {
 // notAllowed answers a verb that the endpoint has no use for, with those it has.
 func (x *exchange) notAllowed() error {
 	allow := "GET, POST, DELETE"
-	if eras, err := x.ep.server.Eras(x.r.Context()); err == nil && !eras.Has(mcp.Legacy) {
+	if eras, err := x.ep.server.Eras(upstream.WithVia(x.r.Context(), x.r.Header)); err == nil && !eras.Has(mcp.Legacy) {
 		allow = http.MethodPost
 	}
 	return &refusal{status: http.StatusMethodNotAllowed, code: mcp.CodeInvalidRequest, reason: "method_not_allowed",

@@ -15,7 +15,7 @@ func (x *exchange) serveStateless() error {
 	if invalid != nil && invalid.Code != mcp.CodeUnsupportedVersion {
 		return invalid
 	}
-	served, err := x.ep.server.Eras(x.r.Context())
+	served, err := x.ep.server.Eras(upstream.WithVia(x.r.Context(), x.r.Header))
 	if err != nil {
 		return err
 	}

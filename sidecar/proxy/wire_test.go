@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -488,37 +490,70 @@ func wantOurs(t testing.TB, m rpcReply, reason string) {
 	}
 }
 
-// A binding whose upstream leads back to it, through another sidecar.
+// loop makes n sidecars whose upstreams lead from one to the next, and from the last to the first, by two URLs if that is
+// what twice says.
+func loop(t *testing.T, n int, era outriggerv1.Era, twice bool) []*rig {
+	var rigs []*rig
+	for i := range n {
+		r := newRig(t, &outriggerv1.Upstream{Name: "up", Era: outriggerv1.Era_ERA_STATELESS, Transport: &outriggerv1.Upstream_Http{
+			Http: &outriggerv1.HTTPTransport{Url: "http://127.0.0.1:1/mcp"}}})
+		r.Via = fmt.Sprint("sidecar-", i)
+		r.Dial = Dialer{Log: r.Log, Version: "test", Via: r.Via}.Dial
+		rigs = append(rigs, r)
+	}
+	for i, r := range rigs {
+		r.apply(func(c *config.Config) {
+			http := &outriggerv1.HTTPTransport{Url: rigs[(i+1)%n].url}
+			if twice {
+				http.MoreUrls = []string{http.Url + "?again"}
+			}
+			c.Upstreams[0] = &outriggerv1.Upstream{Name: "up", Era: era, Transport: &outriggerv1.Upstream_Http{Http: http}}
+			c.Bindings[0].AccessLog = proto.Bool(false) // made anew, with its Via
+		})
+	}
+	return rigs
+}
+
+// A binding whose upstream leads back to it, itself or through others. Whatever is asked first, and however many sidecars
+// ask at once which wires the next one speaks, a request that comes round is refused at once, and its client told why.
 func TestACallThatComesRoundIsRefused(t *testing.T) {
-	var second *rig
-	first := newRig(t, &outriggerv1.Upstream{Name: "up", Era: outriggerv1.Era_ERA_STATELESS, Transport: &outriggerv1.Upstream_Http{
-		Http: &outriggerv1.HTTPTransport{Url: "http://127.0.0.1:1/mcp"}}})
-	spec := func(to *rig) *outriggerv1.Upstream {
-		return &outriggerv1.Upstream{Name: "up", Era: outriggerv1.Era_ERA_STATELESS,
-			Transport: &outriggerv1.Upstream_Http{Http: &outriggerv1.HTTPTransport{Url: to.url}}}
-	}
-	for i, r := range []*rig{first, nil} {
-		via := fmt.Sprint("sidecar-", i)
-		if r == nil {
-			second = newRig(t, spec(first))
-			r = second
+	for _, era := range []outriggerv1.Era{outriggerv1.Era_ERA_UNSPECIFIED, outriggerv1.Era_ERA_STATELESS, outriggerv1.Era_ERA_LEGACY} {
+		for n := range 6 {
+			n, twice := n/2+1, n%2 == 1
+			t.Run(fmt.Sprint(era, " ", n, " ", twice), func(t *testing.T) {
+				t.Parallel()
+				begun := time.Now()
+				var all sync.WaitGroup
+				for _, r := range loop(t, n, era, twice) {
+					all.Go(func() {
+						p := r.callModern(`"mine"`, "echo", "{}")
+						m := p.rpc(t)
+						wantOurs(t, m, "loop")
+						if p.status != http.StatusLoopDetected || string(m.ID) != `"mine"` {
+							t.Errorf("got %d %s, want 508 with the request's id", p.status, p.body)
+						}
+					})
+				}
+				all.Wait()
+				if took := time.Since(begun); took > 5*time.Second { // a handshake that nobody answers takes 10
+					t.Errorf("that took %v", took)
+				}
+			})
 		}
-		r.Via = via
-		r.Dial = Dialer{Log: first.Log, Version: "test", Via: via}.Dial
 	}
-	first.apply(func(c *config.Config) { c.Upstreams[0] = spec(second); c.Bindings[0].AccessLog = proto.Bool(false) })
-	second.apply(func(c *config.Config) {
-		c.Upstreams[0].Timeouts = &outriggerv1.Timeouts{}
-		c.Bindings[0].AccessLog = proto.Bool(false)
-	})
-	p := first.callModern("1", "echo", "{}")
-	if m := p.rpc(t); p.status != 508 || m.Error == nil || !strings.Contains(m.Error.Message, "come round") {
-		t.Errorf("got %d %s, want 508 and why", p.status, p.body)
-	}
-	h := modern("tools/call", "echo")
-	h["Via"] = "1.1 other, 1.0 sidecar-00 (a comment)"
-	if p := second.do("POST", h, modernCall("2", "echo", "{}")); p.status == 508 && !strings.Contains(p.body, "come round") {
-		t.Errorf("another proxy's Via: %d %s", p.status, p.body)
+}
+
+func TestAnotherProxysViaIsNoLoop(t *testing.T) {
+	r := loop(t, 1, outriggerv1.Era_ERA_STATELESS, false)[0]
+	for via, want := range map[string]bool{
+		"1.1 sidecar-0": true, "1.1 other, 1.0 sidecar-0 (a comment)": true, "HTTP/1.1 sidecar-0": true,
+		"1.1 sidecar-00": false, "sidecar-0": false, "1.1 other (1.1 sidecar-0)": false,
+	} {
+		q := httptest.NewRequest("POST", "/mcp", nil)
+		q.Header.Set("Via", via)
+		if err := r.table.Load().endpoints["/mcp"].comesRound(q); (err != nil) != want {
+			t.Errorf("Via %q: refused is %v, want %v", via, err, want)
+		}
 	}
 }
 

@@ -135,6 +135,7 @@ const (
 	SessionGone              // the legacy session is gone and could not be opened again
 	WrongEra                 // the server does not speak the call's wire
 	Overloaded               // a bound of ours is reached (pipe queue, message size)
+	Loop                     // the server leads back here: the request would come round
 	notAKind                 // one past the last, for tables
 )
 
@@ -142,7 +143,7 @@ const (
 func (k Kind) Reason() string {
 	return [notAKind]string{
 		"upstream_unreachable", "upstream_lost", "upstream_timeout", "upstream_bad_answer",
-		"upstream_unauthorized", "upstream_session_gone", "upstream_wrong_era", "upstream_overloaded",
+		"upstream_unauthorized", "upstream_session_gone", "upstream_wrong_era", "upstream_overloaded", "loop",
 	}[k]
 }
 

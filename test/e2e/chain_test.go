@@ -44,19 +44,25 @@ func TestTwoSidecarsInARow(t *testing.T) {
 	}
 }
 
-// A request that comes round is refused, at once, whichever wire it goes over.
+// A request that comes round is refused, at once, whichever wire it goes over, and also while no sidecar knows yet which
+// wires the next one speaks.
 func TestALoopOfSidecarsIsRefused(t *testing.T) {
 	t.Parallel()
 	addresses := []string{freeAddress(t), freeAddress(t)}
+	type wire struct{ name, path string }
+	wires := []wire{{"auto", "/auto"}}
+	for _, era := range eras {
+		wires = append(wires, wire{era.name, era.path})
+	}
 	for i := range addresses {
 		var resources []string
-		for _, era := range eras {
+		for _, era := range wires {
 			resources = append(resources, upstream(era.name, fmt.Sprintf("http: {url: %q}, era: %s", "http://"+addresses[1-i]+era.path, era.name)),
 				binding(era.name, era.path, era.name, ""))
 		}
 		fileSidecar(t, []string{"--listen", addresses[i]}, resources...)
 	}
-	for _, era := range eras {
+	for _, era := range wires {
 		begun := time.Now()
 		res, err := newAsker(t, "http://"+addresses[0]+era.path, "").post(within(t), "1", "tools/call", "echo", `"name":"echo","arguments":{}`)
 		if err != nil {
@@ -64,8 +70,10 @@ func TestALoopOfSidecarsIsRefused(t *testing.T) {
 		}
 		body, err := io.ReadAll(res.Body)
 		res.Body.Close()
-		if err != nil || !strings.Contains(string(body), `"error":{`) || time.Since(begun) > soon {
-			t.Errorf("%s: a call that comes round got %d %s (%v) after %v, want an error", era.name, res.StatusCode, body, err, time.Since(begun))
+		named := strings.Contains(string(body), `"id":1`) && strings.Contains(string(body), `"source":"outrigger","reason":"loop"`)
+		if took := time.Since(begun); err != nil || !named || res.StatusCode != http.StatusLoopDetected || took > soon {
+			t.Errorf("%s: a call that comes round got %d %s (%v) after %v, want 508 with its id and reason loop",
+				era.name, res.StatusCode, body, err, took)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
@@ -66,6 +67,8 @@ func closedChannel() chan struct{} {
 func (s *Server) welcomed(session upstream.Session, answer *upstream.Answer) (*about, error) {
 	m, err := readResponse(answer)
 	switch {
+	case session == nil && answer.Status == http.StatusLoopDetected:
+		return nil, s.fault(upstream.Loop, "leads back to a sidecar that the request has passed", err)
 	case err != nil:
 		return nil, s.fault(upstream.BadAnswer, "answered initialize with something else than a response", err)
 	case session == nil || m.Error.Present():

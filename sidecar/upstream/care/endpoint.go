@@ -222,7 +222,7 @@ func judge(ctx context.Context, err error) event {
 			return succeeded // it is there, and refused what it was sent
 		}
 		return failed
-	case upstream.Unauthorized, upstream.WrongEra:
+	case upstream.Unauthorized, upstream.WrongEra, upstream.Loop:
 		return succeeded
 	}
 	return noOutcome

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
 // Eras implements upstream.Server. Of several endpoints, each with a verdict of its own, it is what those speak that are
@@ -56,17 +57,21 @@ type question struct {
 	err  error
 }
 
-// ask waits for the first endpoint that says what it speaks.
+// ask waits for the first endpoint that says what it speaks. A request that came through sidecars has a question of its
+// own (upstream.WithVia).
 func (s *Server) ask(ctx context.Context) (mcp.Eras, error) {
 	s.mu.Lock()
-	q := s.asking
-	if q == nil {
+	q, shared := s.asking, upstream.Via(ctx) == ""
+	if q == nil || !shared {
 		q = &question{done: make(chan struct{})}
-		if !s.tasks.run(func() { s.answer(q) }) {
+		way := context.WithoutCancel(ctx)
+		if !s.tasks.run(func() { s.answer(way, q) }) {
 			s.mu.Unlock()
 			return 0, s.removed()
 		}
-		s.asking = q
+		if shared {
+			s.asking = q
+		}
 	}
 	s.mu.Unlock()
 	select {
@@ -77,10 +82,11 @@ func (s *Server) ask(ctx context.Context) (mcp.Eras, error) {
 	}
 }
 
-// answer is the task of ask.
-func (s *Server) answer(q *question) {
-	ctx, stop := context.WithCancel(s.tasks.ctx)
+// answer is the task of ask. way is a context that does not end.
+func (s *Server) answer(way context.Context, q *question) {
+	ctx, stop := context.WithCancel(way)
 	defer stop()
+	defer context.AfterFunc(s.tasks.ctx, stop)()
 	type verdict struct {
 		eras mcp.Eras
 		err  error
@@ -100,7 +106,9 @@ func (s *Server) answer(q *question) {
 		q.err = firstOf(q.err, v.err)
 	}
 	s.mu.Lock()
-	s.asking = nil
+	if s.asking == q {
+		s.asking = nil
+	}
 	s.mu.Unlock()
 	close(q.done)
 }

@@ -38,7 +38,7 @@ func (s *Server) Check(ctx context.Context) error {
 
 // checkStateless takes any answer of MCP for a sign of health, but not a server's own trouble.
 func (s *Server) checkStateless(ctx context.Context) error {
-	status, body, err := s.discover(ctx)
+	status, body, err := s.discover(ctx, "")
 	if err != nil {
 		return err
 	}

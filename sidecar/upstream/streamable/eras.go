@@ -19,12 +19,15 @@ const probePause = 200 * time.Millisecond
 type eraCache struct {
 	fixed mcp.Eras // by configuration; 0 to ask
 
-	mu       sync.Mutex // guards below
-	known    mcp.Eras   // 0 until a probe said
-	probe    *flight[mcp.Eras]
+	mu       sync.Mutex                   // guards below
+	known    mcp.Eras                     // 0 until a probe said
+	probes   map[string]*flight[mcp.Eras] // under way, by the way of the request that needs it (upstream.Via)
 	failure  error
 	failedAt time.Time
 }
+
+// maxProbes is how many probes are under way at once; a request by one way more waits for the one of those by none.
+const maxProbes = 8
 
 func fixedEras(e outriggerv1.Era) mcp.Eras {
 	switch e {
@@ -36,14 +39,19 @@ func fixedEras(e outriggerv1.Era) mcp.Eras {
 	return 0
 }
 
-// Eras implements upstream.Server. Callers that come during a probe share it.
+// Eras implements upstream.Server. Callers that come by the same way during a probe share it: one by another may wait for
+// what this sidecar is asked itself, which would never end if that waited for the first.
 func (s *Server) Eras(ctx context.Context) (mcp.Eras, error) {
 	c := &s.eras
 	if c.fixed != 0 {
 		return c.fixed, nil
 	}
+	via := upstream.Via(ctx)
 	c.mu.Lock()
-	f := c.probe
+	if len(c.probes) >= maxProbes && c.probes[via] == nil {
+		via = ""
+	}
+	f := c.probes[via]
 	switch {
 	case c.known != 0:
 		defer c.mu.Unlock()
@@ -53,11 +61,11 @@ func (s *Server) Eras(ctx context.Context) (mcp.Eras, error) {
 		return 0, c.failure
 	case f == nil:
 		f = newFlight[mcp.Eras]()
-		if !s.tasks.run(func() { f.land(s.probe()) }) {
+		if !s.tasks.run(func() { f.land(s.probe(via)) }) {
 			c.mu.Unlock()
 			return 0, s.client.fault(upstream.Unreachable, "the upstream was removed", errClosed)
 		}
-		c.probe = f
+		c.probes[via] = f
 	}
 	c.mu.Unlock()
 	return f.wait(ctx, func() error { return s.client.unreachable(ctx, ctx.Err()) })
@@ -70,21 +78,36 @@ func (c *eraCache) forget() {
 	c.known = 0
 }
 
-// probe is the task of Eras.
-func (s *Server) probe() (mcp.Eras, error) {
-	eras, err := s.ask()
+// probe is the task of Eras. That the server leads back to where a request came from is nothing to others.
+func (s *Server) probe(via string) (mcp.Eras, error) {
+	eras, err := s.ask(via)
 	c := &s.eras
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.probe, c.known, c.failure, c.failedAt = nil, eras, err, time.Now()
+	delete(c.probes, via)
+	if err == nil {
+		c.known = eras
+	}
+	if !isLoop(err) {
+		c.failure, c.failedAt = err, time.Now()
+	}
 	return eras, err
 }
 
+func isLoop(err error) bool {
+	var e *upstream.Error
+	return errors.As(err, &e) && e.Kind == upstream.Loop
+}
+
 // ask sends server/discover and judges the answer (basic/versioning, "Backward Compatibility").
-func (s *Server) ask() (mcp.Eras, error) {
-	status, body, err := s.discover(s.tasks.ctx)
+func (s *Server) ask(via string) (mcp.Eras, error) {
+	status, body, err := s.discover(s.tasks.ctx, via)
 	var eras mcp.Eras
-	if err == nil {
+	switch {
+	case err != nil:
+	case status == http.StatusLoopDetected:
+		return 0, s.client.fault(upstream.Loop, "leads back to a sidecar that the request has passed", nil)
+	default:
 		var known bool
 		if eras, known = mcp.Verdict(status, body); !known {
 			err = s.client.fault(upstream.BadAnswer, "is not well enough to say which versions it speaks", nil)
@@ -122,10 +145,14 @@ func (s *Server) initializes(failure error) bool {
 	return true
 }
 
-// discover returns the status and the response of a server/discover, whatever they are.
-func (s *Server) discover(ctx context.Context) (int, []byte, error) {
+// discover returns the status and the response of a server/discover, whatever they are. It goes by a way (upstream.Via),
+// which may be empty.
+func (s *Server) discover(ctx context.Context, via string) (int, []byte, error) {
 	r := request{
 		method: http.MethodPost, body: s.own.discover.Raw, timeout: s.timeouts.Handshake,
+	}
+	if via != "" {
+		r.relay = http.Header{"Via": {via}}
 	}
 	r.mirror(s.own.discover, nil)
 	x, err := s.client.send(ctx, &r)

@@ -87,7 +87,7 @@ func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
 		timeouts: upstream.TimeoutsOf(spec.GetTimeouts()),
 		own:      newOwnMessages(o.ClientInfo),
 		tasks:    newTasks(),
-		eras:     eraCache{fixed: fixedEras(spec.GetEra())},
+		eras:     eraCache{fixed: fixedEras(spec.GetEra()), probes: make(map[string]*flight[mcp.Eras])},
 		checker:  checker{turn: make(chan struct{}, 1)},
 		sessions: make(map[*session]struct{}),
 	}
