@@ -10,6 +10,10 @@ import "time"
 //	   └───────proof──────────────────────────────────────────┘
 //
 // A proof is a check that succeeded, whether it was the trial or not.
+//
+// A doubt is a call's answer that may be the call's own doing, as a 500 is that one tool gives for one argument: who calls
+// that again and again must not close the server to everybody else. Doubts count with the faults, but none of them opens
+// the breaker: what does is the next fault, as of the check that is made because of them, and a proof ends them.
 type phase uint8
 
 const (
@@ -28,10 +32,12 @@ type breaker struct {
 	limit      int           // faults in a row
 	retryAfter time.Duration // the first; above zero
 	trialTime  time.Duration // until another may try
+	checked    bool          // there are checks; without, a doubt is a fault
 
 	phase   phase
 	epoch   uint64    // grows with every move that makes former tickets stale
 	faults  int       // in a row, while closed
+	doubts  int       // likewise, since the last proof
 	opened  int       // how often in a row it was opened without a call that succeeded between
 	since   time.Time // half-open: when the trial began
 	retryAt time.Time // open and half-open: when the next may try
@@ -47,6 +53,7 @@ const (
 	succeeded               // a call came to its end
 	failed                  // a fault of the endpoint's
 	broke                   // the same, of the connection
+	doubted                 // an answer that may be the endpoint's fault, or the call's
 	noOutcome               // a call ended that says nothing about the endpoint
 	proved                  // a check succeeded
 	disproved               // a check that was not let through failed
@@ -68,6 +75,7 @@ func (b breaker) step(m move) (next breaker, passes bool) {
 	case ask:
 		return b.ask(m.now)
 	case proved:
+		b.doubts = 0
 		if b.phase != closed {
 			b.becomeClosed(0)
 			b.epoch++
@@ -89,9 +97,11 @@ func (b breaker) step(m move) (next breaker, passes bool) {
 	case m.event == noOutcome && b.phase == halfOpen:
 		b.phase, b.retryAt = open, m.now // it was no trial
 		b.epoch++
-	case m.event == failed || m.event == broke:
+	case m.event == doubted && b.checked && b.phase == closed:
+		b.doubts++
+	case m.event == failed || m.event == broke || m.event == doubted:
 		b.refused = m.event == broke
-		if b.faults++; b.phase == halfOpen || b.faults >= b.limit {
+		if b.faults++; b.phase == halfOpen || b.faults+b.doubts >= b.limit {
 			b.becomeOpen(m)
 		}
 	}
@@ -111,16 +121,18 @@ func (b breaker) ask(now time.Time) (next breaker, passes bool) {
 }
 
 func (b *breaker) becomeClosed(faults int) {
-	b.phase, b.faults, b.retryAt, b.since = closed, faults, time.Time{}, time.Time{}
+	b.phase, b.faults, b.doubts, b.retryAt, b.since = closed, faults, 0, time.Time{}, time.Time{}
 }
 
 func (b *breaker) becomeOpen(m move) {
 	pause := min(b.retryAfter<<min(b.opened, 16), max(b.retryAfter, mostRetryAfter))
 	b.phase, b.retryAt = open, m.now.Add(pause-time.Duration(pause.Seconds()*float64(m.spread)))
 	b.opened++
-	b.faults = 0
+	b.faults, b.doubts = 0, 0
 	b.epoch++
 }
 
 // calm reports whether a success would change nothing.
-func (b *breaker) calm() bool { return b.phase == closed && b.faults == 0 && b.opened == 0 }
+func (b *breaker) calm() bool {
+	return b.phase == closed && b.faults == 0 && b.doubts == 0 && b.opened == 0
+}

@@ -20,6 +20,9 @@ func (p phase) String() string { return [...]string{"closed", "open", "half-open
 // show is a breaker in short: its phase, what matters there, and the epoch.
 func show(b breaker, from time.Time) string {
 	s := fmt.Sprintf("%v faults=%d opened=%d epoch=%d", b.phase, b.faults, b.opened, b.epoch)
+	if b.doubts > 0 {
+		s += fmt.Sprintf(" doubts=%d", b.doubts)
+	}
 	if b.phase != closed {
 		s += fmt.Sprintf(" retry=%v", b.retryAt.Sub(from))
 	}
@@ -30,6 +33,9 @@ func TestABreakerInEveryStateWithEveryEvent(t *testing.T) {
 	now := time.Unix(1000, 0)
 	calm, troubled, healed := inState(closed, 0, 0, now), inState(closed, 2, 0, now), inState(closed, 2, 1, now)
 	early, due := inState(open, 0, 1, now.Add(time.Second)), inState(open, 0, 1, now)
+	doubtful, checked, lastFault := calm, calm, calm
+	checked.checked, doubtful.checked, doubtful.doubts = true, true, 7
+	lastFault.faults = 2
 	trying, hung := inState(halfOpen, 0, 1, now.Add(time.Second)), inState(halfOpen, 0, 1, now)
 	const (
 		calmIs     = "closed faults=0 opened=0 epoch=4"
@@ -72,6 +78,18 @@ func TestABreakerInEveryStateWithEveryEvent(t *testing.T) {
 
 		{"healed", healed, broke, 4, "open faults=0 opened=2 epoch=5 retry=2s", false},
 		{"healed", healed, succeeded, 4, calmIs, false},
+
+		{"calm", calm, doubted, 4, "closed faults=1 opened=0 epoch=4", false}, // without checks
+		{"calm", calm, doubted, 3, calmIs, false},
+		{"without checks", lastFault, doubted, 4, "open faults=0 opened=1 epoch=5 retry=1s", false},
+		{"checked", checked, doubted, 4, "closed faults=0 opened=0 epoch=4 doubts=1", false},
+		{"doubtful", doubtful, doubted, 4, "closed faults=0 opened=0 epoch=4 doubts=8", false},
+		{"doubtful", doubtful, ask, 0, "closed faults=0 opened=0 epoch=4 doubts=7", true},
+		{"doubtful", doubtful, noOutcome, 4, "closed faults=0 opened=0 epoch=4 doubts=7", false},
+		{"doubtful", doubtful, proved, 0, calmIs, false},
+		{"doubtful", doubtful, succeeded, 4, calmIs, false},
+		{"doubtful", doubtful, failed, 4, "open faults=0 opened=1 epoch=5 retry=1s", false},
+		{"trying", trying, doubted, 4, "open faults=0 opened=2 epoch=5 retry=2s", false},
 
 		{"early", early, ask, 0, earlyIs, false},
 		{"early", early, answered, 4, earlyIs, false},

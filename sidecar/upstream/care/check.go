@@ -43,7 +43,7 @@ func (e *endpoint) nextCheck(now time.Time) time.Time {
 	switch b := &e.breaker; {
 	case e.demanded:
 		pause = 0
-	case b.phase == closed && b.faults > 0:
+	case b.phase == closed && b.faults+b.doubts > 0:
 		pause = min(pause, jittered(e.pause))
 	case b.phase != closed:
 		pause = min(pause, b.retryAt.Sub(e.lastEnd))
@@ -95,6 +95,9 @@ func (e *endpoint) checkNow(ctx context.Context) error {
 // checkOutcome is what the outcome of a check is to the breaker, which had let it pass or not. A success does not undo
 // the faults that calls had: these may go on all the same.
 func checkOutcome(outcome event, passed bool) event {
+	if outcome == doubted {
+		outcome = failed // nobody chose what a check asks for
+	}
 	switch {
 	case outcome == succeeded:
 		return proved
@@ -164,10 +167,7 @@ func (e *endpoint) demand(now time.Time, after int) <-chan struct{} {
 	}
 	if e.checks == after && !e.demanded {
 		e.demanded = true
-		select {
-		case e.wake <- struct{}{}:
-		default:
-		}
+		e.wakeLocked()
 	}
 	return e.news
 }

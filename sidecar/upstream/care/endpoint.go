@@ -62,7 +62,7 @@ func newEndpoint(s *Server, inner upstream.Server, name string, number uint, spe
 		wake:     make(chan struct{}, 1),
 		news:     make(chan struct{}),
 	}
-	e.breaker = breaker{limit: max(1, int(h.GetFailures())), retryAfter: e.pause, trialTime: e.times.Handshake}
+	e.breaker = breaker{limit: max(1, int(h.GetFailures())), retryAfter: e.pause, trialTime: e.times.Handshake, checked: e.interval > 0}
 	e.state.Store(isCalm | isUp)
 	return e
 }
@@ -153,19 +153,27 @@ func (e *endpoint) moveLocked(m move) (passes bool) {
 		state |= isCalm
 	}
 	e.state.Store(state)
-	if e.breaker.phase != before.phase || e.breaker.epoch != before.epoch {
+	switch {
+	case e.breaker.phase != before.phase || e.breaker.epoch != before.epoch:
 		e.announceLocked(before.phase)
+	case e.breaker.faults+e.breaker.doubts == 1 && before.faults+before.doubts == 0:
+		e.wakeLocked() // to make a check sooner
 	}
 	return passes
+}
+
+// wakeLocked has watch look again.
+func (e *endpoint) wakeLocked() {
+	select {
+	case e.wake <- struct{}{}:
+	default: // it will look already
+	}
 }
 
 // announceLocked tells the log and whoever waits that the breaker has moved.
 func (e *endpoint) announceLocked(before phase) {
 	e.newsLocked()
-	select {
-	case e.wake <- struct{}{}:
-	default: // it will look already
-	}
+	e.wakeLocked()
 	switch b := &e.breaker; {
 	case b.phase == closed && before != closed:
 		e.server.log.Info("an endpoint is well again", "endpoint", e.name)
@@ -218,10 +226,13 @@ func judge(ctx context.Context, err error) event {
 	case upstream.TimedOut:
 		return failed
 	case upstream.BadAnswer:
-		if e.Status >= http.StatusBadRequest && e.Status < http.StatusInternalServerError {
+		switch {
+		case e.Status > http.StatusInternalServerError:
+			return failed // it, or what stands before it, says that it is not there, or not well
+		case e.Status >= http.StatusBadRequest && e.Status < http.StatusInternalServerError:
 			return succeeded // it is there, and refused what it was sent
 		}
-		return failed
+		return doubted
 	case upstream.Unauthorized, upstream.WrongEra, upstream.Loop:
 		return succeeded
 	}

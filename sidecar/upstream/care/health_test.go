@@ -3,6 +3,8 @@ package care
 import (
 	"context"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +14,7 @@ import (
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream/streamable"
 )
 
 // inBubble runs a test with a clock of its own around endpoints.
@@ -35,6 +38,7 @@ func TestOnlyFaultsOfTheEndpointOpenTheBreaker(t *testing.T) {
 		{"timed out", fault(upstream.TimedOut), true},
 		{"no MCP", fault(upstream.BadAnswer), true},
 		{"503 without MCP", status(503), true},
+		{"500 without MCP", status(500), true}, // where no check can say otherwise
 		{"404 without MCP", status(404), false},
 		{"a credential refused", fault(upstream.Unauthorized), false},
 		{"the other wire", fault(upstream.WrongEra), false},
@@ -336,6 +340,69 @@ func TestAnEndpointThatAnswersBadlyIsLeftAlone(t *testing.T) {
 			t.Errorf("%d calls and %d checks, want 5 and none", c, n)
 		}
 	}, f)
+}
+
+// Whoever calls a tool that breaks its server's answer, as often as he likes, does not close the server to the others: that
+// takes a handshake that fails too.
+func TestAToolThatFailsDoesNotCloseItsServer(t *testing.T) {
+	for _, broken := range []*upstream.Error{status(500), fault(upstream.BadAnswer)} {
+		f := new(fake)
+		f.answers(func(_ context.Context, c *upstream.Call) (*upstream.Answer, error) {
+			if string(c.Message.Name) == "broken" {
+				return nil, broken
+			}
+			return answerOf(`{"jsonrpc":"2.0","id":1,"result":{}}`), nil
+		})
+		inBubble(t, specOf(), func(t *testing.T, s *Server) {
+			for range 3 {
+				for range 100 {
+					wantKind(t, call(t.Context(), s, request(t, "call broken")), upstream.BadAnswer, broken.Detail)
+				}
+				if err := call(t.Context(), s, request(t, "call good")); err != nil {
+					t.Fatalf("%v: another caller's call: %v", broken.Status, err)
+				}
+				time.Sleep(time.Minute)
+			}
+			f.fail.Store(status(500)) // whatever it is asked
+			before := f.checks.Load()
+			for range 5 {
+				_ = call(t.Context(), s, request(t, "call broken"))
+			}
+			time.Sleep(2 * time.Second)
+			if n := f.checks.Load() - before; n == 0 || s.Healthy() {
+				t.Errorf("%v: %d checks within two seconds, healthy %v; want some that failed, and left alone", broken.Status, n, s.Healthy())
+			}
+			f.fail.Store(nil)
+			time.Sleep(10 * time.Second)
+			if err := call(t.Context(), s, request(t, "call good")); err != nil {
+				t.Errorf("%v: once it is well again: %v", broken.Status, err)
+			}
+		}, f)
+	}
+}
+
+// An answer of MCP is the server's word, whatever its status.
+func TestAnErrorOfTheProtocolIsNoFaultWithAnyStatus(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusInternalServerError)
+		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"broken"}}`)
+	}))
+	defer srv.Close()
+	spec := specOf(unchecked)
+	spec.Era = outriggerv1.Era_ERA_STATELESS
+	spec.GetHttp().Url = srv.URL
+	e, err := streamable.New("weather", spec, streamable.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New([]upstream.Server{e}, spec, Options{})
+	defer closeReal(t, s)
+	for range 10 {
+		if err := call(t.Context(), s, request(t, "call x")); err != nil || !s.Healthy() {
+			t.Fatalf("got %v, healthy %v; want the server's answer, and healthy", err, s.Healthy())
+		}
+	}
 }
 
 func TestCloseEndsEverything(t *testing.T) {
