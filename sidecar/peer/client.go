@@ -24,7 +24,8 @@ import (
 // is its own matter, and its client's.
 const takeTime = 5 * time.Second
 
-// maxHolders is to how many sidecars connections are kept. One that is not used closes itself.
+// maxHolders is to how many sidecars there are connections; the one that was not used for longest makes room. One that is
+// not used at all closes itself.
 const maxHolders = 256
 
 // Client reaches other sidecars. It is a tolegacy.Peers, and safe for concurrent use.
@@ -33,13 +34,20 @@ type Client struct {
 	credentials func(nodeID string) (credentials.TransportCredentials, error)
 
 	mu      sync.Mutex // guards below
-	holders map[tolegacy.Holder]*grpc.ClientConn
+	holders map[tolegacy.Holder]*link
 	closed  bool
+}
+
+// link is a connection to a holder. Its other fields are guarded by the Client's lock.
+type link struct {
+	conn  *grpc.ClientConn
+	calls int       // that use it
+	used  time.Time // when the last of them ended
 }
 
 // NewClient makes a Client. credentials give those for a connection to the sidecar with a node id.
 func NewClient(credentials func(nodeID string) (credentials.TransportCredentials, error)) *Client {
-	return &Client{credentials: credentials, holders: make(map[tolegacy.Holder]*grpc.ClientConn)}
+	return &Client{credentials: credentials, holders: make(map[tolegacy.Holder]*link)}
 }
 
 // Close ends every connection, and with them what is under way.
@@ -47,89 +55,135 @@ func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	for h, conn := range c.holders {
-		conn.Close()
-		delete(c.holders, h)
+	for h := range c.holders {
+		c.forgetLocked(h)
 	}
 }
 
 // Resume implements tolegacy.Peers.
 func (c *Client) Resume(ctx context.Context, h tolegacy.Holder, r *outriggerv1.ResumeRequest) (upstream.EventStream, error) {
-	conn, err := c.connection(h)
+	l, err := c.take(h)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	stream, err := outriggerv1.NewPeerServiceClient(conn).Resume(ctx, r)
+	stream, err := outriggerv1.NewPeerServiceClient(l.conn).Resume(ctx, r)
 	if err != nil {
 		cancel()
-		c.drop(h, conn)
+		c.drop(h, l)
 		return nil, known(err, r.GetUpstream())
 	}
-	late := time.AfterFunc(takeTime, cancel)
-	_, err = stream.Header() // a holder that has not taken the request shows here
-	if !late.Stop() && err == nil {
-		err = context.DeadlineExceeded
-	}
-	if err != nil {
+	if err := taken(stream, cancel); err != nil {
 		cancel()
-		c.drop(h, conn)
-		return nil, fmt.Errorf("resume: %w", err)
+		c.drop(h, l)
+		return nil, known(err, r.GetUpstream())
 	}
-	return &events{stream: stream, cancel: cancel, upstream: r.GetUpstream()}, nil
+	end := sync.OnceFunc(func() { cancel(); c.leave(l) })
+	return &events{stream: stream, end: end, upstream: r.GetUpstream()}, nil
 }
 
-// drop forgets a connection that is not there, so that the next call tries at once: the holder may be back.
-func (c *Client) drop(h tolegacy.Holder, conn *grpc.ClientConn) {
+// taken waits until the holder says that it has the request. Until then nothing has happened there.
+func taken(stream grpc.ServerStreamingClient[outriggerv1.ResumeResponse], cancel func()) error {
+	late := time.AfterFunc(takeTime, cancel)
+	head, err := stream.Header()
+	switch {
+	case !late.Stop():
+		return context.DeadlineExceeded
+	case err == nil && head == nil: // which is how gRPC shows a stream that has ended
+		if _, err = stream.Recv(); err == nil {
+			err = io.ErrUnexpectedEOF
+		}
+	}
+	return err
+}
+
+// drop is leave for a call that the other side has not taken. A connection that is not there is forgotten, so that the
+// next call tries at once: the holder may be back.
+func (c *Client) drop(h tolegacy.Holder, l *link) {
+	c.leave(l)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.holders[h] == conn && conn.GetState() != connectivity.Ready {
-		conn.Close()
-		delete(c.holders, h)
+	if c.holders[h] == l && l.conn.GetState() != connectivity.Ready {
+		c.forgetLocked(h)
 	}
 }
 
-var errClosed = errors.New("this sidecar is stopping")
+func (c *Client) forgetLocked(h tolegacy.Holder) {
+	c.holders[h].conn.Close()
+	delete(c.holders, h)
+}
 
-func (c *Client) connection(h tolegacy.Holder) (*grpc.ClientConn, error) {
+var (
+	errClosed = errors.New("this sidecar is stopping")
+	errFull   = fmt.Errorf("calls of %d other sidecars are under way, as many as are reached at a time", maxHolders)
+)
+
+// take gives the connection to a holder for one call; leave must follow.
+func (c *Client) take(h tolegacy.Holder) (*link, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, errClosed
 	}
-	if conn := c.holders[h]; conn != nil {
-		if conn.GetState() != connectivity.TransientFailure {
-			return conn, nil
-		}
-		conn.Close() // and not waited for until it tries again: the holder may be back
-		delete(c.holders, h)
+	l := c.holders[h]
+	if l != nil && l.conn.GetState() == connectivity.TransientFailure {
+		c.forgetLocked(h) // and not waited for until it tries again: the holder may be back
+		l = nil
 	}
+	if l == nil {
+		if len(c.holders) >= maxHolders && !c.evictLocked() {
+			return nil, errFull
+		}
+		conn, err := c.dial(h)
+		if err != nil {
+			return nil, err
+		}
+		l = &link{conn: conn}
+		c.holders[h] = l
+	}
+	l.calls++
+	return l, nil
+}
+
+func (c *Client) leave(l *link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l.calls--
+	l.used = time.Now()
+}
+
+// evictLocked closes the connection that was not used for longest, or reports that all are in use.
+func (c *Client) evictLocked() bool {
+	var oldest tolegacy.Holder
+	var found *link
+	for h, l := range c.holders {
+		if l.calls == 0 && (found == nil || l.used.Before(found.used)) {
+			oldest, found = h, l
+		}
+	}
+	if found == nil {
+		return false
+	}
+	c.forgetLocked(oldest)
+	return true
+}
+
+// dial makes a connection, which reaches for nobody before it is used.
+func (c *Client) dial(h tolegacy.Holder) (*grpc.ClientConn, error) {
 	creds, err := c.credentials(h.ID)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := grpc.NewClient("passthrough:///"+h.Address, grpc.WithTransportCredentials(creds), grpc.WithIdleTimeout(5*time.Minute),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
+	return grpc.NewClient("passthrough:///"+h.Address, grpc.WithTransportCredentials(creds), grpc.WithIdleTimeout(5*time.Minute),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxRequest)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: takeTime}),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}))
-	if err != nil {
-		return nil, err
-	}
-	for old, idle := range c.holders {
-		if len(c.holders) < maxHolders {
-			break
-		}
-		idle.Close() // any: the fleet is larger than what is kept
-		delete(c.holders, old)
-	}
-	c.holders[h] = conn
-	return conn, nil
 }
 
 // events are what a holder sends.
 type events struct {
 	stream   grpc.ServerStreamingClient[outriggerv1.ResumeResponse]
-	cancel   context.CancelFunc
+	end      func() // gives the call up, and the connection back
 	upstream string
 }
 
@@ -150,6 +204,6 @@ func (e *events) Ready() bool { return false }
 
 // Close implements upstream.EventStream.
 func (e *events) Close() error {
-	e.cancel()
+	e.end()
 	return nil
 }

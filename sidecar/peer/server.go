@@ -24,8 +24,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
-// maxMessage is the longest message between sidecars, in bytes: what an upstream may send as one event, and a request.
-const maxMessage = 64 << 20
+const (
+	// maxMessage is the longest message to the sidecar that asks, in bytes: what an upstream may send as one event.
+	maxMessage = 64 << 20
+	// maxRequest is the longest retry that is handed on, in bytes.
+	maxRequest = 16 << 20
+	// connectTime is how long a handshake may take.
+	connectTime = 3 * time.Second
+)
 
 // Resumer goes on with calls that this sidecar holds.
 type Resumer interface {
@@ -40,10 +46,11 @@ type service struct {
 	log     *slog.Logger
 }
 
-// NewServer makes the server of other sidecars' requests, who are known by creds.
+// NewServer makes the server of other sidecars' requests, who are known by creds. It is for a listener that Limit made.
 func NewServer(r Resumer, creds credentials.TransportCredentials, log *slog.Logger) *grpc.Server {
 	s := grpc.NewServer(
-		grpc.Creds(creds), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.ConnectionTimeout(10*time.Second),
+		grpc.Creds(creds), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxMessage), grpc.ConnectionTimeout(connectTime),
+		grpc.MaxConcurrentStreams(2*maxCalls), grpc.MaxHeaderListSize(16<<10), grpc.StreamInterceptor(newQuota().intercept),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 10 * time.Minute, Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)

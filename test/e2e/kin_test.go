@@ -2,8 +2,11 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -201,6 +204,44 @@ func TestAHolderThatIsGoneIsAClearError(t *testing.T) {
 		t.Errorf("a forwarded retry whose holder was killed: %v, want upstream_lost", r)
 	}
 	f.ran(t, "askWait", "during", 1)
+	b.stop()
+}
+
+// A sidecar that stops finishes what it goes on with for another, as it does its own clients' calls.
+func TestADrainWaitsForCallsOfOtherSidecars(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t)
+	peerPort := freeAddress(t)
+	a, b := f.sidecar(t, "a", "--peer-listen", peerPort), f.sidecar(t, "b")
+	ann := newAsker(t, a.endpoint(), "ann")
+	q := ann.asked(t, "askWait", "vase")
+	ended := make(chan *answered, 1)
+	go func() {
+		r, err := ann.at(b.endpoint()).call(within(t), `"vase"`, "askWait", "vase", q.Result.RequestState, q.accept("ann"))
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- r
+	}()
+	f.workshop.waits(t, "vase")
+	a.signal(syscall.SIGTERM)
+	for _, address := range []string{strings.TrimPrefix(a.url, "http://"), peerPort} {
+		eventually(t, "new connections are refused", func() error {
+			c, err := net.Dial("tcp", address)
+			if err == nil {
+				c.Close()
+				return errors.New("connected")
+			}
+			return nil
+		})
+	}
+	f.workshop.close() // which ends the tool
+	if r := <-ended; r == nil || r.Error != nil || !strings.Contains(r.raw, "context canceled") {
+		t.Errorf("the call that was under way got %v, want what the tool said", r)
+	}
+	if code := a.exit(patience); code != 0 {
+		t.Errorf("the sidecar ended with status %d, want 0", code)
+	}
 	b.stop()
 }
 

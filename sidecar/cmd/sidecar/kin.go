@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync/atomic"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
@@ -27,6 +29,8 @@ type kin struct {
 
 	identity *config.Identity // set before has is closed
 	has      chan struct{}
+
+	server atomic.Pointer[grpc.Server] // nil until the port is served
 }
 
 var errNoIdentity = errors.New("this sidecar has not joined a control plane yet")
@@ -98,9 +102,22 @@ func (k *kin) serve(ctx context.Context, r peer.Resumer) error {
 	case <-k.has:
 	}
 	s := peer.NewServer(r, credentials.NewTLS(k.identity.PeerServerTLS()), k.log)
+	k.server.Store(s)
 	stop := context.AfterFunc(ctx, s.Stop)
 	defer stop()
-	return s.Serve(k.listener)
+	return s.Serve(peer.Limit(k.listener))
+}
+
+// drain takes no calls of other sidecars any more, and waits for those that are under way. At the end of ctx what is left
+// is cut.
+func (k *kin) drain(ctx context.Context) {
+	s := k.server.Load()
+	if s == nil {
+		return
+	}
+	stop := context.AfterFunc(ctx, s.Stop)
+	defer stop()
+	s.GracefulStop()
 }
 
 // close ends what was asked of others.

@@ -144,15 +144,19 @@ func (s *servers) serve(ctx context.Context, src source) error {
 	return err
 }
 
-// stop drains: streams end in good order and calls may finish; what is left at the end of the time is cut.
+// stop drains: streams end in good order and calls may finish, those that go on for other sidecars too; what is left at
+// the end of the time is cut.
 func (s *servers) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), s.o.drainTimeout)
 	defer cancel()
 	s.proxy.Drain()
+	var kin sync.WaitGroup
+	kin.Go(func() { s.kin.drain(ctx) })
 	if err := s.mcp.Shutdown(ctx); err != nil {
 		s.log.Warn("calls were still under way at the end of the drain", "error", err)
 		_ = s.mcp.Close() // cuts what is left; there is nothing to do about a failure
 	}
+	kin.Wait()
 	s.close()
 }
 
