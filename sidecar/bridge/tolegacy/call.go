@@ -89,10 +89,21 @@ func (s *Server) begin(ctx context.Context, o *order, round int) (*upstream.Answ
 	}
 }
 
-// notHappened is the failure of a call that the server refused because it does not know the session any more.
+// notHappened is the failure of a call that the server refused because it does not know the session any more. It is for
+// begin, which makes the call once more; a client sees shown.
 type notHappened struct{ error }
 
 func (e notHappened) Unwrap() error { return e.error }
+
+// shown is what an error is to a client whose answer has begun, so that nothing can be made once more behind its back. It
+// can do that itself.
+func (s *Server) shown(err error) error {
+	var not notHappened
+	if errors.As(err, &not) {
+		return s.fault(upstream.Unreachable, "forgot its session before the call, which did not happen: try again", not.error)
+	}
+	return err
+}
 
 func (s *Server) newCall(o *order, p *pooled, round int) *call {
 	id := s.nextID()

@@ -26,6 +26,7 @@ type hub struct {
 	refs    map[string]int // listens by the URI that was granted to them
 	stream  *stream        // nil until the first listen, and while nobody listens
 	pinned  bool           // the stream stays while nobody listens, since the server may ask on it
+	again   *time.Timer    // opens it once more; nil until it was lost
 	ended   bool           // with the Server
 }
 
@@ -80,7 +81,7 @@ func (h *hub) add(l *listen) (*stream, error) {
 	case len(h.listens) >= maxListens:
 		return nil, s.fault(upstream.Overloaded, "too many subscriptions of one caller are open", nil)
 	}
-	st := h.streamLocked()
+	st := h.streamLocked(0)
 	if st == nil {
 		return nil, s.fault(upstream.Lost, "the upstream was removed", nil)
 	}

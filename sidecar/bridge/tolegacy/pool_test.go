@@ -149,6 +149,41 @@ func TestACallerHasAtMostHalfOfTheSessions(t *testing.T) {
 	})
 }
 
+// A session that could not be opened, and whose place another has by then, takes nothing from that.
+func TestASessionThatFailsLateLeavesItsSuccessorAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		turn, first := make(chan struct{}), true
+		f.open = func(context.Context) error {
+			if !first {
+				return nil
+			}
+			first = false
+			<-turn
+			return &upstream.Error{Kind: upstream.Unreachable, Upstream: "old", Detail: "refused"}
+		}
+		s := newBridge(t, f, bridge(func(b *outriggerv1.Bridge) { b.MaxSessions = 1 }))
+		ann := newClient(t, s, "ann", `{}`)
+		list := func(c *client) { c.do(c.call("1", mcp.MethodToolsList, "")).want(t, 200, `"id":1`) }
+		ctx, leave := context.WithCancel(t.Context())
+		go func() {
+			synctest.Wait()
+			leave()
+		}()
+		if _, err := s.Call(ctx, ann.call("1", mcp.MethodToolsList, "")); err == nil {
+			t.Error("a call over a session that is not open succeeded")
+		}
+		list(newClient(t, s, "bob", `{}`)) // takes its place
+		list(ann)                          // and this bob's
+		close(turn)
+		synctest.Wait()
+		list(ann)
+		if opened, _ := f.opened(); opened != 2 {
+			t.Errorf("%d sessions were opened, want 2: ann's second stays", opened)
+		}
+	})
+}
+
 func TestASessionThatIsGoneIsReplacedOnceForACallThatDidNotHappen(t *testing.T) {
 	f := &fake{}
 	gone := &upstream.Error{Kind: upstream.SessionGone, Upstream: "old", Detail: "forgot its session"}

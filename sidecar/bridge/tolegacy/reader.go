@@ -157,7 +157,7 @@ func (r *reader) Next() (mcp.Event, error) {
 			if r.err == nil {
 				return mcp.Event{}, io.EOF
 			}
-			return mcp.Event{}, r.err
+			return mcp.Event{}, r.server.shown(r.err)
 		}
 		r.mu.Unlock()
 		<-r.wake

@@ -3,6 +3,8 @@ package tolegacy
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"net/http"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
@@ -14,14 +16,24 @@ type stream struct {
 	stop  context.CancelFunc
 	known chan struct{} // closed when err is set
 	err   error         // why there is none
+	tries int           // before it, in a row, of which none lasted
 }
 
-// streamLocked is the stream, opened if there is none; nil when it is too late for that.
-func (h *hub) streamLocked() *stream {
+// A pinned stream that was lost is opened again after a pause that doubles, so many times in a row; then the server is one
+// that cannot ask aside. One that lasted for longer than the longest pause begins anew. What a transport can resume it has
+// resumed already (2025-11-25, basic/transports, Resumability and Redelivery).
+const (
+	firstReopen = time.Second
+	lastReopen  = time.Minute
+	maxReopens  = 10
+)
+
+// streamLocked is the stream, opened if there is none, after some tries; nil when it is too late for that.
+func (h *hub) streamLocked(tries int) *stream {
 	if h.stream != nil {
 		return h.stream
 	}
-	st := &stream{known: make(chan struct{})}
+	st := &stream{known: make(chan struct{}), tries: tries}
 	var ctx context.Context
 	ctx, st.stop = context.WithCancel(h.server().tasks.ctx)
 	if !h.server().tasks.run(func() { h.read(ctx, st) }) {
@@ -38,7 +50,7 @@ func (h *hub) streamLocked() *stream {
 func (h *hub) pin(ctx context.Context) {
 	h.mu.Lock()
 	h.pinned = true
-	st := h.streamLocked()
+	st := h.streamLocked(0)
 	h.mu.Unlock()
 	if st == nil {
 		return
@@ -72,6 +84,9 @@ func (h *hub) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.pinned = false
+	if h.again != nil {
+		h.again.Stop()
+	}
 	if h.stream != nil {
 		h.stream.stop()
 	}
@@ -101,6 +116,7 @@ func (h *hub) hears(ctx context.Context, st *stream) (bool, error) {
 // read is the task that reads the stream.
 func (h *hub) read(ctx context.Context, st *stream) {
 	defer st.stop()
+	begun := time.Now()
 	events, err := h.session.session.Listen(ctx)
 	st.err = err
 	close(st.known)
@@ -111,6 +127,9 @@ func (h *hub) read(ctx context.Context, st *stream) {
 			if e, err = events.Next(); err == nil {
 				h.message(ctx, e.Data)
 			}
+		}
+		if time.Since(begun) > lastReopen {
+			st.tries = 0
 		}
 		h.lost(st, err)
 		return
@@ -136,12 +155,31 @@ func (h *hub) lost(st *stream, err error) {
 		return
 	}
 	h.stream = nil
+	h.reopenLocked(st, err)
 	if failed != nil && failed.Kind == upstream.BadAnswer {
 		return // it never was one; the listens hear nothing
 	}
 	for l := range h.listens {
 		l.end(err)
 	}
+}
+
+// reopenLocked has a pinned stream opened again in a while, if that may help.
+func (h *hub) reopenLocked(lost *stream, why error) {
+	var failed *upstream.Error
+	never := errors.As(why, &failed) && (failed.Kind == upstream.Unauthorized || failed.Kind == upstream.SessionGone ||
+		failed.Kind == upstream.BadAnswer && failed.Status < http.StatusInternalServerError)
+	if !h.pinned || h.ended || never || lost.tries >= maxReopens {
+		return
+	}
+	pause := min(firstReopen<<lost.tries, lastReopen)
+	h.again = time.AfterFunc(pause-rand.N(pause/4), func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.pinned && !h.ended {
+			h.streamLocked(lost.tries + 1)
+		}
+	})
 }
 
 // message takes in what the server says outside of calls' streams. A request there should belong to no call, but servers

@@ -1,0 +1,168 @@
+package tolegacy
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+)
+
+// A server asks aside long after its stream was lost, which was not to be had for a while.
+func TestAStreamThatWasLostIsOpenedAgainForQuestionsAside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		var away atomic.Bool
+		streams := make(chan *script, 99)
+		f.listen = func(ctx context.Context) (upstream.EventStream, error) {
+			if away.Load() {
+				return nil, &upstream.Error{Kind: upstream.Unreachable, Upstream: "old", Detail: "refused"}
+			}
+			e := newScript(ctx)
+			streams <- e
+			return e, nil
+		}
+		answer := make(chan struct{})
+		f.call = func(ctx context.Context, _ *fakeSession, m *mcp.Message) (*upstream.Answer, error) {
+			if m.Method == mcp.MethodToolsCall {
+				<-answer
+			}
+			return simple(m), nil
+		}
+		s := newBridge(t, f)
+		c := newClient(t, s, "ann", everything)
+		c.do(c.call("1", mcp.MethodToolsList, "")).want(t, 200, `"id":1`)
+		away.Store(true)
+		close((<-streams).feed) // the end
+		time.Sleep(10 * time.Second)
+		away.Store(false)
+		time.Sleep(10 * time.Second)
+
+		done := make(chan reply, 1)
+		go func() { done <- c.do(c.tool("2", "t", "x", "")) }()
+		synctest.Wait()
+		select {
+		case e := <-streams:
+			e.feed <- elicit("1", "aside")
+		default:
+			t.Fatal("the stream was not opened again")
+		}
+		q := questions(t, <-done)
+		go func() { done <- c.do(c.tool("3", "t", "x", q.retry(accepted))) }()
+		synctest.Wait()
+		close(answer)
+		(<-done).want(t, 200, `"id":3`)
+	})
+}
+
+func TestAStreamIsOpenedAgainSoOftenAndOnlyIfThatMayHelp(t *testing.T) {
+	for name, c := range map[string]struct {
+		failure error
+		want    int64
+	}{
+		"unreachable":        {&upstream.Error{Kind: upstream.Unreachable}, 1 + maxReopens},
+		"answered 503":       {&upstream.Error{Kind: upstream.BadAnswer, Status: 503}, 1 + maxReopens},
+		"no stream":          {upstream.ErrNoStream, 1},
+		"no MCP":             {&upstream.Error{Kind: upstream.BadAnswer, Status: 200}, 1},
+		"the session's over": {&upstream.Error{Kind: upstream.SessionGone}, 1},
+		"not let in":         {&upstream.Error{Kind: upstream.Unauthorized}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var tries atomic.Int64
+				f := &fake{listen: func(context.Context) (upstream.EventStream, error) {
+					tries.Add(1)
+					return nil, c.failure
+				}}
+				s := newBridge(t, f, bridge(func(b *outriggerv1.Bridge) { b.SessionIdle = durationpb.New(24 * time.Hour) }))
+				ann := newClient(t, s, "ann", everything)
+				ann.do(ann.call("1", mcp.MethodToolsList, "")).want(t, 200, `"id":1`)
+				time.Sleep(12 * time.Hour)
+				if n := tries.Load(); n != c.want {
+					t.Errorf("it was tried %d times, want %d", n, c.want)
+				}
+			})
+		})
+	}
+}
+
+func TestAStreamIsNotOpenedAgainForASessionThatIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var tries atomic.Int64
+		f := &fake{listen: func(context.Context) (upstream.EventStream, error) {
+			tries.Add(1)
+			return nil, &upstream.Error{Kind: upstream.Unreachable}
+		}}
+		s := newBridge(t, f, bridge(func(b *outriggerv1.Bridge) { b.SessionIdle = durationpb.New(time.Millisecond) }))
+		c := newClient(t, s, "ann", everything)
+		c.do(c.call("1", mcp.MethodToolsList, "")).want(t, 200, `"id":1`)
+		time.Sleep(time.Hour)
+		if _, closed := f.opened(); closed != 1 || tries.Load() != 1 {
+			t.Errorf("%d sessions closed after %d tries, want one and one", closed, tries.Load())
+		}
+	})
+}
+
+// The status of such an answer has gone out already, so nothing can be made once more behind the client's back.
+func TestACallThatDidNotHappenAndIsKnownLateIsTheClientsToMakeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := streaming(t)
+		f.call = func(_ context.Context, _ *fakeSession, m *mcp.Message) (*upstream.Answer, error) {
+			if m.Method != mcp.MethodToolsCall {
+				return simple(m), nil
+			}
+			time.Sleep(firstMessage + time.Second)
+			return nil, &upstream.Error{Kind: upstream.SessionGone, Upstream: "old", Detail: "forgot its session"}
+		}
+		s := newBridge(t, f)
+		c := newClient(t, s, "ann", everything)
+		a, err := s.Call(context.Background(), c.tool("1", "t", "x", ""))
+		if err != nil || a.Events == nil {
+			t.Fatalf("got %+v, %v; want a stream", a, err)
+		}
+		defer a.Close()
+		_, err = a.Events.Next()
+		wantKind(t, err, upstream.Unreachable)
+		if n := f.count("tools/call"); n != 1 {
+			t.Errorf("the call was made %d times, want once", n)
+		}
+	})
+}
+
+// A question that the server takes back while its call is given up changes nothing for the others: each is answered once.
+func TestAQuestionTakenBackWhileItsCallIsGivenUp(t *testing.T) {
+	f, calls := asking(elicit("1", "one"), elicit("2", "two"), elicit("3", "three"))
+	s := newBridge(t, f)
+	c := newClient(t, s, "ann", everything)
+	questions(t, c.do(c.tool("1", "t", "x", "")))
+	held := <-calls
+	var k *call
+	s.held.mu.Lock()
+	for _, k = range s.held.byID {
+	}
+	s.held.mu.Unlock()
+	pending := func() int {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return len(k.pending)
+	}
+	f.mu.Lock() // the server hears nothing for now
+	k.expire(1)
+	held.feed <- `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`
+	eventually(t, "the question is withdrawn", func() bool { return pending() == 2 })
+	f.mu.Unlock()
+	eventually(t, "the call is cancelled", held.ended)
+	for id := 1; id <= 3; id++ {
+		if n := f.count(fmt.Sprintf(`"id":%d,"result":{"action":"cancel"}`, id)); n != 1 {
+			t.Errorf("question %d was answered %d times, want once: %s", id, n, f.said)
+		}
+	}
+	nothingInUse(t, s)
+}
