@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -34,6 +35,7 @@ type cache struct {
 	mu      sync.Mutex // guards below
 	kept    map[cacheKey]*kept
 	size    int            // bytes of all lists
+	budget  *budget.Budget // of the process
 	private [numKinds]bool // the member said so; it stays so
 	failing bool           // the last fetch of any kind had no answer
 	apart   [numKinds]bool // the member refused a list to one who asked; others ask for themselves until it gives one to all
@@ -64,7 +66,21 @@ type flight struct {
 	dirty bool // the list changed since; guarded by the cache's lock
 }
 
-func newCache() cache { return cache{kept: make(map[cacheKey]*kept)} }
+func newCache(b *budget.Budget) cache { return cache{kept: make(map[cacheKey]*kept), budget: b} }
+
+// sizeLocked notes the size of all lists.
+func (c *cache) sizeLocked(size int) {
+	c.budget.Hold(size - c.size)
+	c.size = size
+}
+
+// close gives back what is kept. Nobody fetches any more.
+func (c *cache) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.kept)
+	c.sizeLocked(0)
+}
 
 // part is what a member contributes to a merged list.
 type part struct {
@@ -131,7 +147,7 @@ func (s *Server) look(m *member, k kind, sc scope) (part, cacheKey, *flight, tim
 		c.kept[key] = e
 	}
 	e.used = now
-	c.boundLocked(e)
+	c.boundLocked(key, e)
 	if e.list != nil && now.Before(e.until) {
 		return c.partLocked(key, e, now), key, nil, 0
 	}
@@ -203,16 +219,24 @@ func (c *cache) key(k kind, sc scope) cacheKey {
 	return c.keyLocked(k, sc)
 }
 
-// boundLocked drops what was unused for longest until the rest is within bounds, but not e. A fetch under way ends all
-// the same, and keeps what it brings.
-func (c *cache) boundLocked(e *kept) {
-	for len(c.kept) > 1 && (len(c.kept) > maxScopes || c.size > maxCached) {
+// boundLocked drops what was unused for longest until the rest is within bounds, but not e, which is kept under at. When
+// it is the process's lists that are too large, only those of e's kind go: of each kind one stays. A fetch under way ends
+// all the same, and keeps what it brings.
+func (c *cache) boundLocked(at cacheKey, e *kept) {
+	for len(c.kept) > 1 {
+		own := len(c.kept) > maxScopes || c.size > maxCached
+		if !own && !c.budget.Over() {
+			return
+		}
 		var oldest cacheKey
-		var at time.Time
+		var found *kept
 		for key, other := range c.kept {
-			if other != e && (at.IsZero() || other.used.Before(at)) {
-				oldest, at = key, other.used
+			if other != e && (own || key.kind == at.kind && other.list != nil) && (found == nil || other.used.Before(found.used)) {
+				oldest, found = key, other
 			}
+		}
+		if found == nil {
+			return
 		}
 		c.dropLocked(oldest)
 	}
@@ -220,7 +244,7 @@ func (c *cache) boundLocked(e *kept) {
 
 func (c *cache) dropLocked(key cacheKey) {
 	if e := c.kept[key]; e != nil && e.list != nil {
-		c.size -= e.list.size
+		c.sizeLocked(c.size - e.list.size)
 	}
 	delete(c.kept, key)
 }
@@ -320,13 +344,14 @@ func (c *cache) moveLocked(key cacheKey, e *kept) {
 		}
 	}
 	c.kept[key] = e
-	c.size = 0
+	size := 0
 	for _, other := range c.kept {
 		if other.list != nil {
-			c.size += other.list.size
+			size += other.list.size
 		}
 	}
-	c.boundLocked(e)
+	c.sizeLocked(size)
+	c.boundLocked(key, e)
 }
 
 // start runs f in a goroutine of the federation's, unless it was closed.

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/seal"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -49,7 +50,7 @@ type Member struct {
 	Server upstream.Server
 }
 
-// Options say how members are offered. All are required.
+// Options say how members are offered. All but the budgets are required.
 type Options struct {
 	// Binding has names, lists and partialFailure, with defaults filled in.
 	Binding *outriggerv1.Binding
@@ -57,6 +58,12 @@ type Options struct {
 	Sealer  *seal.Sealer
 	// Name and Version are what the federation calls itself in discovery and to its members.
 	Name, Version string
+
+	// Answers bounds what is read of members' lists and not kept yet, of this Server and of whoever else has it; default:
+	// none. A list for which there is no room is missing.
+	Answers *budget.Budget
+	// Lists bounds the lists that are kept, likewise: beyond it only the newest of each kind are.
+	Lists *budget.Budget
 }
 
 // Server offers its members as one.
@@ -92,9 +99,9 @@ type member struct {
 func New(members []Member, o Options) *Server {
 	s := &Server{o: o, names: newNamer(o.Binding.GetNames()), found: make(map[place]*member), hashed: make(map[string]target), feeds: make(map[feedKey]*feed), seed: maphash.MakeSeed()}
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	s.snapshots.init()
+	s.snapshots.init(o.Lists)
 	for _, m := range members {
-		s.members = append(s.members, &member{Member: m, lists: newCache()})
+		s.members = append(s.members, &member{Member: m, lists: newCache(o.Lists)})
 	}
 	return s
 }
@@ -138,6 +145,10 @@ func (s *Server) Close(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		s.work.Wait()
+		s.snapshots.close()
+		for _, m := range s.members {
+			m.lists.close()
+		}
 		close(done)
 	}()
 	select {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -90,13 +91,15 @@ func (s scope) forEverybody() scope {
 // fetch asks a member for a whole list.
 func (s *Server) fetch(ctx context.Context, m *member, k kind, sc scope) (*list, error) {
 	l, cursor := &list{public: true, ttl: -1}, ""
+	taken := 0
+	defer func() { s.o.Answers.Give(taken) }()
 	seen := make(map[string]bool)
 	for pages := uint32(0); ; pages++ {
 		if pages == s.o.Binding.GetLists().GetMaxPages() {
 			l.cut = "too_many_pages"
 			return l, nil
 		}
-		raw, result, err := s.ask(ctx, m, k, sc, cursor)
+		raw, result, err := s.ask(ctx, m, k, sc, cursor, &taken)
 		if err != nil {
 			return nil, err
 		}
@@ -195,8 +198,11 @@ func pageOf(raw []byte) string {
 // errAnswered is a failure that is an answer: to this caller, of a member that works.
 var errAnswered = errors.New("it answered with an error")
 
-// ask makes one request. A member that does not know the method has nothing of the kind: then all results are zero.
-func (s *Server) ask(ctx context.Context, m *member, k kind, sc scope, cursor string) (raw []byte, result mcp.Span, err error) {
+// ask makes one request. A member that does not know the method has nothing of the kind: then all results are zero. What
+// the answer takes of the budget is added to taken.
+func (s *Server) ask(
+	ctx context.Context, m *member, k kind, sc scope, cursor string, taken *int,
+) (raw []byte, result mcp.Span, err error) {
 	msg, err := mcp.Scan(s.request(kinds[k].method, cursor, sc), mcp.Limits{MaxDepth: mcp.AnswerDepth})
 	if err != nil {
 		return nil, mcp.Span{}, err
@@ -206,8 +212,12 @@ func (s *Server) ask(ctx context.Context, m *member, k kind, sc scope, cursor st
 	if err != nil {
 		return nil, mcp.Span{}, err
 	}
-	answer, err := readAnswer(a, maxPage)
-	if err != nil {
+	answer, err := s.readAnswer(a, maxPage, taken)
+	switch {
+	case errors.Is(err, budget.ErrSpent):
+		return nil, mcp.Span{}, &upstream.Error{Kind: upstream.Overloaded, Upstream: m.Name, Cause: err,
+			Detail: "answered " + kinds[k].method + " with what the sidecar has no memory for now"}
+	case err != nil:
 		return nil, mcp.Span{}, err
 	}
 	if !answer.Error.Present() {
@@ -246,38 +256,39 @@ func (s *Server) appendMeta(b []byte, sc scope) []byte {
 
 var errNoAnswer = errors.New("its answer broke off")
 
-// readAnswer reads an answer to its response, which is of at most limit bytes, and closes it.
-func readAnswer(a *upstream.Answer, limit int64) (mcp.Message, error) {
+// readAnswer reads an answer to its response, which is of at most limit bytes, and closes it. What that takes of the budget
+// is added to taken.
+func (s *Server) readAnswer(a *upstream.Answer, limit int, taken *int) (mcp.Message, error) {
 	defer a.Close()
-	limits := mcp.Limits{MaxDepth: mcp.AnswerDepth}
+	raw, err := s.readLast(a, limit)
+	if err != nil {
+		return mcp.Message{}, err
+	}
+	*taken += cap(raw)
+	m, err := mcp.Scan(raw, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	if err == nil && m.Kind != mcp.Response {
+		err = errNoAnswer
+	}
+	return m, err
+}
+
+// readLast is a body, or a stream's response.
+func (s *Server) readLast(a *upstream.Answer, limit int) ([]byte, error) {
 	if a.Body != nil {
-		body, err := io.ReadAll(io.LimitReader(a.Body, limit+1))
-		switch {
-		case err != nil:
-			return mcp.Message{}, err
-		case int64(len(body)) > limit:
-			return mcp.Message{}, fmt.Errorf("an answer of more than %d bytes", limit)
-		}
-		m, err := mcp.Scan(body, limits)
-		if err == nil && m.Kind != mcp.Response {
-			err = errNoAnswer
-		}
-		return m, err
+		return s.o.Answers.ReadAll(a.Body, a.Length, limit)
 	}
 	if a.Events == nil {
-		return mcp.Message{}, errNoAnswer
+		return nil, errNoAnswer
 	}
 	for {
 		ev, err := a.Events.Next()
-		if err == io.EOF {
-			return mcp.Message{}, errNoAnswer
-		}
-		if err != nil {
-			return mcp.Message{}, err
-		}
-		m, err := mcp.Scan(append([]byte(nil), ev.Data...), limits)
-		if err != nil || m.Kind == mcp.Response {
-			return m, err
+		switch {
+		case err == io.EOF:
+			return nil, errNoAnswer
+		case err != nil:
+			return nil, err
+		case mcp.PeekOutcome(ev.Data) != mcp.OutcomeUnknown:
+			return s.o.Answers.ReadAll(bytes.NewReader(ev.Data), int64(len(ev.Data)), len(ev.Data))
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/proto/resource"
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/seal"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -222,8 +223,16 @@ func sealedFederation(t testing.TB, sealer *seal.Sealer, spec string, members ..
 		}
 		ms = append(ms, Member{Name: name, Prefix: name, Server: m})
 	}
-	s := New(ms, Options{Binding: resource.WithDefaults(b), Log: slog.New(slog.DiscardHandler), Sealer: sealer, Name: "outrigger", Version: "1"})
-	t.Cleanup(func() { shut(t, s) })
+	answers, lists := budget.New(1<<30), budget.New(1<<30)
+	s := New(ms, Options{
+		Binding: resource.WithDefaults(b), Log: slog.New(slog.DiscardHandler), Sealer: sealer, Name: "outrigger", Version: "1",
+		Answers: answers, Lists: lists,
+	})
+	t.Cleanup(func() {
+		if shut(t, s); answers.Used() != 0 || lists.Used() != 0 {
+			t.Errorf("%d bytes for answers and %d for lists are still taken after Close", answers.Used(), lists.Used())
+		}
+	})
 	return s
 }
 

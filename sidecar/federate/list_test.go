@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/seal"
@@ -241,7 +242,7 @@ func TestCachesHaveBounds(t *testing.T) {
 
 func TestLargeSnapshotsGiveWay(t *testing.T) {
 	var kept snapshots
-	kept.init()
+	kept.init(nil)
 	for i := range 100 {
 		sc := scope{principal: fmt.Sprint(i % 60)} // some take the place of others, which are kept for cursors
 		kept.put(tools, sc, &snapshot{id: snapshotID{byte(i)}, pages: make([][]byte, 2), size: maxSnapshotBytes / 10})
@@ -262,5 +263,47 @@ func TestAFailClosedListIsWholeOrFails(t *testing.T) {
 	}
 	if owner, got := c.calls("m0_a"); owner != "m0" {
 		t.Errorf("a call of the other member: %s", got)
+	}
+}
+
+// Callers who are many, or one who has many names, do not fill the process with lists that are their own.
+func TestListsOfManyCallersAreWithinTheProcesssBudget(t *testing.T) {
+	const size = 100 << 10
+	p := newPeer().on(mcp.MethodToolsList, always(page(tools, fmt.Sprintf(`{"name":"a","description":%q}`, strings.Repeat("x", size)), forOne))).
+		on(mcp.MethodPromptsList, always(page(prompts, `{"name":"p"}`, forOne)))
+	s := federation(t, "", p)
+	lists := budget.New(10 * size)
+	s.members[0].lists.budget, s.snapshots.budget = lists, lists
+	newClient(t, s).as("first").do(mcp.MethodPromptsList, "")
+	for i := range 40 {
+		c := newClient(t, s).as(fmt.Sprint(i))
+		if l := c.list(tools, ""); len(l.keys) != 1 {
+			t.Fatalf("caller %d got %.300s, want a list", i, l.raw)
+		}
+		if used := lists.Used(); used > 13*size {
+			t.Fatalf("after %d callers %d bytes are kept, want at most %d and two lists", i, used, 10*size)
+		}
+	}
+	newClient(t, s).as("first").do(mcp.MethodPromptsList, "")
+	if n := p.count(mcp.MethodPromptsList); n != 1 {
+		t.Errorf("prompts were listed %d times, want once: lists of another kind stay", n)
+	}
+	if shut(t, s); lists.Used() != 0 {
+		t.Errorf("%d bytes are still taken after Close", lists.Used())
+	}
+}
+
+// A list for which there is no memory is missing, and the answer says why.
+func TestAListThatThereIsNoMemoryForIsMissing(t *testing.T) {
+	long := fmt.Sprintf(`{"name":"a","description":%q}`, strings.Repeat("x", 100<<10))
+	s := federation(t, "", newPeer().on(mcp.MethodToolsList, always(page(tools, long, forAll))), tooled("m1", "b"))
+	s.o.Answers = budget.New(50 << 10)
+	l := newClient(t, s).list(tools, "")
+	wantList(t, "names", l.keys, "m1_b")
+	if want := (fault{Upstream: "m0", Reason: upstream.Overloaded.Reason()}); len(l.faults) != 1 || l.faults[0] != want {
+		t.Errorf("missing are %v, want %v", l.faults, want)
+	}
+	if n := s.o.Answers.Used(); n != 0 {
+		t.Errorf("%d bytes are still taken", n)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -48,7 +49,8 @@ type snapshots struct {
 	byKey  map[cacheKey]*snapshot
 	older  map[olderKey]older // for cursors
 	shared [numKinds]bool
-	size   int // bytes of all
+	size   int            // bytes of all
+	budget *budget.Budget // of the process
 }
 
 // older is a snapshot that another took the place of.
@@ -62,7 +64,8 @@ type olderKey struct {
 	id snapshotID
 }
 
-func (s *snapshots) init() {
+func (s *snapshots) init(b *budget.Budget) {
+	s.budget = b
 	s.byKey, s.older = make(map[cacheKey]*snapshot), make(map[olderKey]older)
 }
 
@@ -107,37 +110,50 @@ func (s *snapshots) dropLocked(key cacheKey, now time.Time) {
 	delete(s.byKey, key)
 }
 
-// boundLocked drops what is over the bounds: older snapshots first, then any but the one that was put. They are made
-// again when they are asked for.
+// boundLocked drops what is over the bounds: older snapshots first, then any but the one that was put; of other kinds only
+// when it is not the process's lists that are too large. They are made again when they are asked for.
 func (s *snapshots) boundLocked(but cacheKey, now time.Time) {
-	s.size = 0
+	size := 0
 	for _, n := range s.byKey {
-		s.size += n.size
+		size += n.size
 	}
 	for key, old := range s.older {
 		if now.After(old.until) {
 			delete(s.older, key)
 			continue
 		}
-		s.size += old.snapshot.size
+		size += old.snapshot.size
 	}
-	over := func() bool { return len(s.byKey)+len(s.older) > maxSnapshots || s.size > maxSnapshotBytes }
+	s.sizeLocked(size)
+	own := func() bool { return len(s.byKey)+len(s.older) > maxSnapshots || s.size > maxSnapshotBytes }
 	for key, old := range s.older {
-		if !over() {
+		if !own() && !s.budget.Over() {
 			return
 		}
-		s.size -= old.snapshot.size
 		delete(s.older, key)
+		s.sizeLocked(s.size - old.snapshot.size)
 	}
 	for key, n := range s.byKey {
-		if !over() {
-			return
-		}
-		if key != but {
-			s.size -= n.size
+		if key != but && (own() || key.kind == but.kind && s.budget.Over()) {
 			delete(s.byKey, key)
+			s.sizeLocked(s.size - n.size)
 		}
 	}
+}
+
+// sizeLocked notes the size of all snapshots.
+func (s *snapshots) sizeLocked(size int) {
+	s.budget.Hold(size - s.size)
+	s.size = size
+}
+
+// close gives back what is kept.
+func (s *snapshots) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.byKey)
+	clear(s.older)
+	s.sizeLocked(0)
 }
 
 // identified is a scope's snapshot by its id, for a client that pages through it; nil when it is gone.

@@ -15,6 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/proto/resource"
 	"github.com/outrigger-mesh/outrigger/sidecar/bridge/tolegacy"
 	"github.com/outrigger-mesh/outrigger/sidecar/bridge/tostateless"
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/federate"
 	"github.com/outrigger-mesh/outrigger/sidecar/seal"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -37,6 +38,9 @@ type Dialer struct {
 	Holder tolegacy.Holder // this sidecar, where it holds calls for others; zero: it is not found
 	Peers  tolegacy.Peers  // the others; nil: they are not asked
 	Via    string          // Options.Via
+
+	Answers *budget.Budget // of answers that are translated, of all servers; nil: no bound over all
+	Lists   *budget.Budget // likewise of lists that federations keep
 }
 
 // bridged is a server that clients of both wires can use.
@@ -66,7 +70,7 @@ func (d Dialer) Dial(u *outriggerv1.Upstream) (upstream.Server, error) {
 	if !full.GetBridge().GetEnabled() {
 		return s, nil
 	}
-	calls := tolegacy.New(s, tolegacy.Options{Log: log, Upstream: full, Sealer: d.Sealer, Holder: d.Holder, Peers: d.Peers})
+	calls := tolegacy.New(s, tolegacy.Options{Log: log, Upstream: full, Sealer: d.Sealer, Holder: d.Holder, Peers: d.Peers, Budget: d.Answers})
 	return bridged{d.forLegacy(calls, full), calls, s}, nil
 }
 
@@ -94,6 +98,7 @@ func (d Dialer) forLegacy(s upstream.Server, full *outriggerv1.Upstream) *tostat
 		MaxRounds:     int(full.GetBridge().GetMaxRounds()),
 		AnswerTimeout: full.GetBridge().GetHeldTimeout().AsDuration(),
 		Handshake:     full.GetTimeouts().GetHandshake().AsDuration(),
+		Budget:        d.Answers,
 	})
 }
 
@@ -105,6 +110,7 @@ func (d Dialer) Federate(full *outriggerv1.Binding, members []federate.Member) u
 	}
 	s := federate.New(members, federate.Options{
 		Binding: full, Log: d.Log.With("binding", full.GetName()), Sealer: sealer, Name: "outrigger", Version: d.Version,
+		Answers: d.Answers, Lists: d.Lists,
 	})
 	return d.forLegacy(s, resource.WithDefaults(&outriggerv1.Upstream{Name: full.GetName()}))
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -174,13 +175,13 @@ func (k *call) open(header http.Header) (streams bool) {
 		k.events = a.Events
 		return true
 	}
-	m, err := readResponse(a)
+	err = k.server.readResponse(a, func(m *mcp.Message) {
+		k.answered = true
+		k.finish(m)
+	})
 	if err != nil {
 		k.fail(k.failure(err))
-		return false
 	}
-	k.answered = true
-	k.finish(m)
 	return false
 }
 
@@ -194,12 +195,19 @@ func (k *call) failure(err error) error {
 		return k.server.fault(upstream.Lost, "forgot its session during the call, whose fate is unknown", err)
 	case errors.As(err, &known):
 		return err
-	case errors.Is(err, errTooLong):
+	case errors.Is(err, budget.ErrTooLong):
 		return k.server.fault(upstream.Overloaded, "sent a response longer than can be translated", err)
+	case errors.Is(err, budget.ErrSpent):
+		return k.server.spent()
 	case k.ctx.Err() != nil:
 		return k.server.gaveUp(k.ctx)
 	}
 	return k.server.fault(upstream.BadAnswer, "answered with something else than a response", err)
+}
+
+// spent is the error of an answer that there is no memory for now.
+func (s *Server) spent() error {
+	return s.fault(upstream.Overloaded, "gave an answer for which the sidecar has no memory now: try again later", budget.ErrSpent)
 }
 
 // respondLocked writes the server's response for the request with that id.

@@ -3,9 +3,11 @@ package tolegacy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -65,18 +67,24 @@ func closedChannel() chan struct{} {
 
 // welcomed reads the answer to initialize.
 func (s *Server) welcomed(session upstream.Session, answer *upstream.Answer) (*about, error) {
-	m, err := readResponse(answer)
+	var a about
+	code, usable := 0, false
+	status := answer.Status
+	err := s.readResponse(answer, func(m *mcp.Message) {
+		code = errorCode(m)
+		usable = json.Unmarshal(m.Result.Of(m.Raw), &a) == nil && mcp.IsLegacyVersion(a.ProtocolVersion)
+	})
 	switch {
-	case session == nil && answer.Status == http.StatusLoopDetected:
+	case session == nil && status == http.StatusLoopDetected:
 		return nil, s.fault(upstream.Loop, "leads back to a sidecar that the request has passed", err)
+	case errors.Is(err, budget.ErrSpent):
+		return nil, s.spent()
 	case err != nil:
 		return nil, s.fault(upstream.BadAnswer, "answered initialize with something else than a response", err)
-	case session == nil || m.Error.Present():
-		detail := fmt.Sprintf("refused to open a session for a stateless client (JSON-RPC error %d)", errorCode(m))
+	case session == nil || code != 0:
+		detail := fmt.Sprintf("refused to open a session for a stateless client (JSON-RPC error %d)", code)
 		return nil, s.fault(upstream.BadAnswer, detail, nil)
-	}
-	var a about
-	if json.Unmarshal(m.Result.Of(m.Raw), &a) != nil || !mcp.IsLegacyVersion(a.ProtocolVersion) {
+	case !usable:
 		return nil, s.fault(upstream.BadAnswer, "answered initialize without a protocol version that has sessions", nil)
 	}
 	return &a, nil

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -48,6 +49,7 @@ func newBridge(t testing.TB, inner upstream.Server, tune ...func(*Options)) *Ser
 			},
 		},
 		Holder: Holder{ID: "here", Address: "here:1"},
+		Budget: budget.New(1 << 30),
 	}
 	for _, f := range tune {
 		f(&o)
@@ -61,6 +63,9 @@ func newBridge(t testing.TB, inner upstream.Server, tune ...func(*Options)) *Ser
 		}
 		if n, bytes := len(s.held.byID), s.held.bytes; n != 0 || bytes != 0 {
 			t.Errorf("%d calls and %d bytes are still held after Close", n, bytes)
+		}
+		if n := o.Budget.Used(); n != 0 {
+			t.Errorf("%d bytes of the process's are still taken after Close", n)
 		}
 	})
 	return s

@@ -3,11 +3,14 @@ package tolegacy
 import (
 	"crypto/rand"
 	"sync"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 )
 
 // heldCalls are the calls of a Server that have asked, until they are over.
 type heldCalls struct {
-	most int
+	most   int
+	budget *budget.Budget // of the process
 
 	mu    sync.Mutex // guards below
 	byID  map[string]*call
@@ -15,8 +18,8 @@ type heldCalls struct {
 	bytes int            // that calls keep in memory, in questions and answers
 }
 
-func newHeldCalls(most int) *heldCalls {
-	return &heldCalls{most: most, byID: make(map[string]*call), of: make(map[string]int)}
+func newHeldCalls(most int, b *budget.Budget) *heldCalls {
+	return &heldCalls{most: most, budget: b, byID: make(map[string]*call), of: make(map[string]int)}
 }
 
 func (h *heldCalls) get(id string) *call {
@@ -51,7 +54,10 @@ func (h *heldCalls) add(k *call) (id, refused string) {
 func (h *heldCalls) keep(n int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if n > 0 && h.bytes+n > maxKeptByAll {
+	switch {
+	case n <= 0:
+		h.budget.Give(-n)
+	case h.bytes+n > maxKeptByAll || !h.budget.Take(n):
 		return false
 	}
 	h.bytes += n

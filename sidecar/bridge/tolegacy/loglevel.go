@@ -2,6 +2,7 @@ package tolegacy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -76,23 +77,30 @@ func (v *sessionLevels) nextLocked() (next level, changes bool) {
 
 // tell sends logging/setLevel and reports whether the server took it.
 func (p *pooled) tell(ctx context.Context, l level) bool {
-	m, err := p.ask(ctx, mcp.MethodSetLevel, fmt.Appendf(nil, `{"level":%q}`, levels[l]))
-	if err != nil || m.Error.Present() {
+	if err := p.ask(ctx, mcp.MethodSetLevel, fmt.Appendf(nil, `{"level":%q}`, levels[l])); err != nil {
 		p.pool.server.log.Debug("the server did not take a log level", "level", levels[l], "error", err)
 		return false
 	}
 	return true
 }
 
-// ask makes a request of the sidecar's own and returns its response.
-func (p *pooled) ask(ctx context.Context, method string, params []byte) (*mcp.Message, error) {
+var errRefused = errors.New("answered with an error")
+
+// ask makes a request of the sidecar's own. An answer without a result is an error.
+func (p *pooled) ask(ctx context.Context, method string, params []byte) error {
 	s := p.pool.server
 	ctx, stop := context.WithTimeout(ctx, s.settings.times.Handshake)
 	defer stop()
 	request := fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":%q,"params":%s}`, s.nextID(), method, params)
 	a, err := p.session.Call(ctx, &upstream.Call{Message: message(request), Principal: p.key.principal})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return readResponse(a)
+	refused := errRefused
+	err = s.readResponse(a, func(m *mcp.Message) {
+		if m.Result.Present() {
+			refused = nil
+		}
+	})
+	return errors.Join(err, refused)
 }

@@ -37,6 +37,8 @@ type reader struct {
 	mu     sync.Mutex // guards below
 	queue  [][]byte
 	size   int   // bytes in queue
+	taken  int   // bytes of the process's budget: those of queue, and of what Next gave out last
+	lent   int   // the latter
 	done   bool  // nothing comes any more
 	status int   // of the response, once done
 	err    error // what comes after the queue; nil: the orderly end
@@ -63,8 +65,7 @@ func (r *reader) put(ctx context.Context, data []byte) bool {
 		case r.done:
 			r.mu.Unlock()
 			return false
-		case !full:
-			r.queue, r.size = append(r.queue, data), r.size+len(data)
+		case !full && r.addLocked(data):
 			r.mu.Unlock()
 			signal(r.wake)
 			return true
@@ -78,6 +79,19 @@ func (r *reader) put(ctx context.Context, data []byte) bool {
 	}
 }
 
+// addLocked adds a message, or reports that there is no memory for it. While nothing waits for the client there is some
+// in any case: who has taken everything is told when there is room again.
+func (r *reader) addLocked(data []byte) bool {
+	switch {
+	case len(r.queue) == 0:
+		r.server.budget.Hold(len(data))
+	case !r.server.budget.Take(len(data)):
+		return false
+	}
+	r.queue, r.size, r.taken = append(r.queue, data), r.size+len(data), r.taken+len(data)
+	return true
+}
+
 // finish adds the last message, if it is not nil, and then err. It reports whether the reader was still open.
 func (r *reader) finish(response []byte, status int, err error) bool {
 	r.mu.Lock()
@@ -86,8 +100,12 @@ func (r *reader) finish(response []byte, status int, err error) bool {
 		return false
 	}
 	r.done, r.status, r.err = true, status, err
-	if response != nil {
-		r.queue, r.size = append(r.queue, response), r.size+len(response)
+	switch {
+	case response == nil:
+	case r.server.budget.Take(len(response)):
+		r.queue, r.size, r.taken = append(r.queue, response), r.size+len(response), r.taken+len(response)
+	default:
+		r.err = r.server.spent()
 	}
 	signal(r.wake)
 	signal(r.room)
@@ -129,7 +147,9 @@ func (r *reader) known() (a *upstream.Answer, err error, known bool) {
 	switch {
 	case r.done && len(r.queue) == 1 && r.err == nil:
 		r.unwatch()
-		return bodyAnswer(r.status, r.queue[0]), nil, true
+		response := r.queue[0]
+		r.queue, r.taken = nil, 0 // what was taken is the body's to give back
+		return &upstream.Answer{Status: r.status, Length: int64(len(response)), Body: r.server.budget.Body(response)}, nil, true
 	case r.done && len(r.queue) == 0:
 		r.unwatch()
 		return nil, r.err, true
@@ -145,11 +165,13 @@ func (r *reader) events() *upstream.Answer {
 func (r *reader) Next() (mcp.Event, error) {
 	for {
 		r.mu.Lock()
+		r.giveLocked(r.lent)
+		r.lent = 0
 		switch {
 		case len(r.queue) > 0:
 			defer r.mu.Unlock()
 			data := r.queue[0]
-			r.queue, r.size = r.queue[1:], r.size-len(data)
+			r.queue, r.size, r.lent = r.queue[1:], r.size-len(data), len(data)
 			signal(r.room)
 			return mcp.Event{Data: data}, nil
 		case r.done:
@@ -175,7 +197,16 @@ func (r *reader) Ready() bool {
 func (r *reader) Close() error {
 	r.unwatch()
 	r.giveUp(r.server.fault(upstream.Lost, "the answer was given up", context.Canceled))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.queue, r.size, r.lent = nil, 0, 0
+	r.giveLocked(r.taken)
 	return nil
+}
+
+func (r *reader) giveLocked(n int) {
+	r.taken -= n
+	r.server.budget.Give(n)
 }
 
 // signal says on a channel of capacity 1 that there is something.

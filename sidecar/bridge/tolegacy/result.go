@@ -139,29 +139,29 @@ func toolEdits(m *mcp.Message) (edits []mcp.Edit) {
 	return edits
 }
 
-var errTooLong = errors.New("longer than what is translated")
-
-// readResponse reads an answer to its response and closes it. What comes before the response is dropped.
-func readResponse(a *upstream.Answer) (*mcp.Message, error) {
+// readResponse reads an answer to its response, closes it, and has use look at it, which keeps nothing of it. What comes
+// before the response is dropped.
+func (s *Server) readResponse(a *upstream.Answer, use func(*mcp.Message)) error {
 	defer a.Close()
-	raw, err := readLast(a)
+	raw, err := s.readLast(a)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	defer s.budget.Give(cap(raw))
 	m, err := scan(raw)
 	if err == nil && m.Kind != mcp.Response {
 		err = errors.New("not a response")
 	}
-	return &m, err
+	if err == nil {
+		use(&m)
+	}
+	return err
 }
 
-func readLast(a *upstream.Answer) ([]byte, error) {
+// readLast is an answer's last message. Its capacity was taken from the budget.
+func (s *Server) readLast(a *upstream.Answer) ([]byte, error) {
 	if a.Body != nil {
-		body, err := io.ReadAll(io.LimitReader(a.Body, maxAnswer+1))
-		if len(body) > maxAnswer {
-			err = errTooLong
-		}
-		return body, err
+		return s.budget.ReadAll(a.Body, a.Length, maxAnswer)
 	}
 	if a.Events == nil {
 		return nil, io.ErrUnexpectedEOF
@@ -172,7 +172,7 @@ func readLast(a *upstream.Answer) ([]byte, error) {
 			return nil, err
 		}
 		if mcp.PeekOutcome(e.Data) != mcp.OutcomeUnknown {
-			return bytes.Clone(e.Data), nil
+			return s.budget.ReadAll(bytes.NewReader(e.Data), int64(len(e.Data)), len(e.Data))
 		}
 	}
 }

@@ -97,8 +97,8 @@ func (h *hub) tell(ctx context.Context, method string, uris []string) (taken []s
 	g.SetLimit(subscribingTogether)
 	for _, uri := range uris {
 		g.Go(func() error {
-			m, err := h.session.ask(ctx, method, append(rawjson.AppendString([]byte(`{"uri":`), uri), '}'))
-			if err == nil && m.Result.Present() {
+			err := h.session.ask(ctx, method, append(rawjson.AppendString([]byte(`{"uri":`), uri), '}'))
+			if err == nil {
 				mu.Lock()
 				defer mu.Unlock()
 				taken = append(taken, uri)

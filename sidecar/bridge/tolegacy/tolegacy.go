@@ -27,6 +27,7 @@ import (
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/proto/resource"
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/mirror"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
@@ -44,6 +45,9 @@ type Options struct {
 	Sealer *seal.Sealer // of request states; default: one with a random key of its own
 	Holder Holder       // this sidecar, as states name it; default: a random ID
 	Peers  Peers        // default: a state of another holder is refused
+
+	// Budget bounds the answers that are in memory, of this Server and of whoever else has it; default: none
+	Budget *budget.Budget
 
 	// ClientInfo introduces sessions for clients that do not say who they are, and the sidecar's own: an Implementation
 	// in JSON. Default: the name outrigger.
@@ -73,6 +77,7 @@ type Server struct {
 	sealer     *seal.Sealer
 	holder     Holder
 	peers      Peers
+	budget     *budget.Budget
 	clientInfo []byte
 	settings   settings
 	tasks      *tasks
@@ -119,7 +124,7 @@ func New(inner upstream.Server, o Options) *Server {
 	spec := resource.WithDefaults(o.Upstream)
 	b := spec.GetBridge()
 	s := &Server{
-		inner: inner, name: spec.GetName(), log: o.Log, sealer: o.Sealer, holder: o.Holder, peers: o.Peers,
+		inner: inner, name: spec.GetName(), log: o.Log, sealer: o.Sealer, holder: o.Holder, peers: o.Peers, budget: o.Budget,
 		clientInfo: o.ClientInfo, tasks: newTasks(), declared: newCapabilityCache(),
 		settings: settings{
 			enabled: b.GetEnabled(), maxSessions: int(b.GetMaxSessions()), sessionIdle: b.GetSessionIdle().AsDuration(),
@@ -128,7 +133,7 @@ func New(inner upstream.Server, o Options) *Server {
 		},
 	}
 	s.pool = newPool(s)
-	s.held = newHeldCalls(s.settings.maxHeld)
+	s.held = newHeldCalls(s.settings.maxHeld, o.Budget)
 	return s
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -14,8 +15,6 @@ import (
 
 // maxAnswer is the longest response that is translated, in bytes: it is read whole.
 const maxAnswer = 16 << 20
-
-var errTooLong = errors.New("longer than what is translated")
 
 // bodyAnswer is an answer that is here already. Its status is 200, as of every JSON-RPC answer on the legacy wire.
 func bodyAnswer(body []byte) *upstream.Answer {
@@ -46,31 +45,35 @@ func errorCode(m *mcp.Message) (code int) {
 	return code
 }
 
-// readBody reads a body whole, within maxAnswer, and closes it. Errors are *upstream.Error, as far as the body's are.
+// readBody reads a body whole, within maxAnswer, and closes it. The caller gives its capacity back to the budget. Errors are
+// *upstream.Error, as far as the body's are.
 func (s *Server) readBody(a *upstream.Answer) ([]byte, error) {
 	defer a.Close()
-	room := 512
-	if a.Length > 0 {
-		room = int(min(a.Length, maxAnswer)) + bytes.MinRead
-	}
-	b := bytes.NewBuffer(make([]byte, 0, room))
-	_, err := b.ReadFrom(io.LimitReader(a.Body, maxAnswer+1))
+	b, err := s.o.Budget.ReadAll(a.Body, a.Length, maxAnswer)
 	switch {
+	case errors.Is(err, budget.ErrTooLong):
+		return nil, s.fault(upstream.Overloaded, "answered with more than the sidecar translates", err)
+	case errors.Is(err, budget.ErrSpent):
+		return nil, s.spent()
 	case err != nil:
 		return nil, forLegacy(err)
-	case b.Len() > maxAnswer:
-		return nil, s.fault(upstream.Overloaded, "answered with more than the sidecar translates", errTooLong)
 	}
-	return b.Bytes(), nil
+	return b, nil
 }
 
-// readResponse reads an answer to its response, whose memory is its own, and closes the answer.
+// spent is the error of an answer that there is no memory for now.
+func (s *Server) spent() error {
+	return s.fault(upstream.Overloaded, "gave an answer for which the sidecar has no memory now: try again later", budget.ErrSpent)
+}
+
+// readResponse reads an answer to a request of our own to its response, whose memory is its own, and closes the answer.
 func (s *Server) readResponse(a *upstream.Answer) (mcp.Message, error) {
 	if a.Body != nil {
 		raw, err := s.readBody(a)
 		if err != nil {
 			return mcp.Message{}, err
 		}
+		s.o.Budget.Give(cap(raw)) // no client makes us keep it
 		return s.response(raw)
 	}
 	defer a.Close()

@@ -65,6 +65,7 @@ type call struct {
 	mu     sync.Mutex           // guards below
 	events upstream.EventStream // while relaying; set by the goroutine that calls Next, which needs no lock to read it
 	closed bool
+	taken  int // bytes of the budget: the response's, until Close
 }
 
 // carry sends a client's request to the server. The answer is a body unless something comes before the response.
@@ -94,9 +95,19 @@ func (c *session) carry(ctx context.Context, q *upstream.Call) (*upstream.Answer
 	}
 	if k.err != nil && len(k.out) == 1 { // the response, and the end
 		defer k.Close()
-		return bodyAnswer(k.out[0]), nil
+		return k.wholeBody(), nil
 	}
 	return &upstream.Answer{Status: http.StatusOK, Length: -1, Events: k}, nil
+}
+
+// wholeBody is the response as a body, which gives back what was taken for it.
+func (k *call) wholeBody() *upstream.Answer {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.taken = 0
+	a := bodyAnswer(k.out[0])
+	a.Body = k.session.server.o.Budget.Body(k.out[0])
+	return a
 }
 
 // Next implements upstream.EventStream.
@@ -129,6 +140,8 @@ func (k *call) Close() error {
 	k.mu.Lock()
 	events := k.events
 	k.closed = true
+	k.session.server.o.Budget.Give(k.taken)
+	k.taken = 0
 	k.mu.Unlock()
 	if events != nil {
 		_ = events.Close() // nobody is left to hear of it
@@ -157,8 +170,19 @@ func (k *call) step() {
 // fail ends the call without a response.
 func (k *call) fail(err error) { k.err = forLegacy(err) }
 
-// end gives the client its response.
-func (k *call) end(response []byte) { k.out, k.err = append(k.out, response), io.EOF }
+// end gives the client its response, if there is memory for it.
+func (k *call) end(response []byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.closed { // or nobody is left to get it, and to give it back
+		if !k.session.server.o.Budget.Take(len(response)) {
+			k.err = k.session.server.spent()
+			return
+		}
+		k.taken = len(response)
+	}
+	k.out, k.err = append(k.out, response), io.EOF
+}
 
 // refuse ends the call with an error of our own that is nobody's failure: the client's answers, or their lack.
 func (k *call) refuse(reason, message string) {
@@ -183,6 +207,7 @@ func (k *call) send() {
 			return
 		}
 		k.settle(raw)
+		s.o.Budget.Give(cap(raw))
 	case a.Events == nil:
 		k.badAnswer("gave a request no answer", nil)
 	case !k.take(a.Events):

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -138,7 +139,7 @@ func (f *fake) calls(method string) (all []sent) {
 // newBridge wraps a server until the test ends.
 func newBridge(t testing.TB, inner upstream.Server, tune ...func(*Options)) *Server {
 	t.Helper()
-	o := Options{Upstream: "new", Name: "outrigger", Version: "test"}
+	o := Options{Upstream: "new", Name: "outrigger", Version: "test", Budget: budget.New(1 << 30)}
 	for _, f := range tune {
 		f(&o)
 	}
@@ -148,6 +149,9 @@ func newBridge(t testing.TB, inner upstream.Server, tune ...func(*Options)) *Ser
 		defer stop()
 		if err := s.Close(ctx); err != nil {
 			t.Logf("Close: %v", err) // peers of tests may be gone already
+		}
+		if n := o.Budget.Used(); n != 0 {
+			t.Errorf("%d bytes of the budget are still taken after Close", n)
 		}
 	})
 	return s

@@ -27,6 +27,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/mirror"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -43,6 +44,9 @@ type Options struct {
 	MaxRounds     int           // how often one call may ask its client; default 10
 	AnswerTimeout time.Duration // how long a client may take to answer what a call asks; default 5m
 	Handshake     time.Duration // for server/discover, and until a listen is acknowledged; default 10s
+
+	// Budget bounds the answers that are in memory, of this Server and of whoever else has it; default: none
+	Budget *budget.Budget
 }
 
 func (o *Options) complete() {

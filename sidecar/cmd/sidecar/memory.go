@@ -20,6 +20,8 @@ const (
 	// memoryDefault is what the heap may take before it is collected harder, where the container sets no limit. It is
 	// what bounds gcPercent's growth when much lives: large answers, many resumable streams.
 	memoryDefault = 512 << 20
+	// leastBudget is what budgetBytes is in any case: two of the longest answers.
+	leastBudget = 32 << 20
 )
 
 // tuneMemory sets the collector, unless GOGC or GOMEMLIMIT say otherwise.
@@ -71,4 +73,13 @@ func memoryLimit(file string) int64 {
 		return memoryDefault
 	}
 	return min(limit/10*9, memoryDefault*8)
+}
+
+// budgetBytes is what answers that are translated may take together, and as much again federations' lists: a quarter of
+// what the heap may take.
+func budgetBytes() int64 { return shareOf(debug.SetMemoryLimit(-1)) }
+
+// shareOf is a quarter of a limit, where there is one that means something.
+func shareOf(limit int64) int64 {
+	return max(leastBudget, min(limit, memoryDefault*8)/4)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -54,6 +55,16 @@ func TestCollectionsAreNoticed(t *testing.T) {
 		case <-ran:
 		case <-time.After(10 * time.Second):
 			t.Fatalf("nothing ran after collection %d", i)
+		}
+	}
+}
+
+func TestABudgetIsAQuarterOfTheMemory(t *testing.T) {
+	for limit, want := range map[int64]int64{
+		memoryDefault: 128 << 20, 1 << 30: 256 << 20, 64 << 20: leastBudget, 0: leastBudget, math.MaxInt64: 1 << 30,
+	} {
+		if got := shareOf(limit); got != want {
+			t.Errorf("of %d: %d, want %d", limit, got, want)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/admin"
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
 	"github.com/outrigger-mesh/outrigger/sidecar/http1"
 	"github.com/outrigger-mesh/outrigger/sidecar/proxy"
@@ -48,7 +49,7 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 	}
 	dialer := proxy.Dialer{
 		Log: log, CredentialsDir: o.credentialsDir, Version: buildVersion(), Sealer: k.sealer, Holder: k.holder, Peers: k.peers(),
-		Via: "outrigger-" + rand.Text(),
+		Via: "outrigger-" + rand.Text(), Answers: budget.New(budgetBytes()), Lists: budget.New(budgetBytes()),
 	}
 	p := proxy.New(proxy.Options{
 		Log: log, Metrics: telemetry.NewMetrics(reg, buildVersion()), Access: access,
