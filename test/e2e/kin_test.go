@@ -247,7 +247,7 @@ func TestADrainWaitsForCallsOfOtherSidecars(t *testing.T) {
 
 func TestAStateIsRefusedThatIsNotTheCallersOwn(t *testing.T) {
 	t.Parallel()
-	f := startFleet(t)
+	f := startFleet(t, binding("aside", "/aside", "workshop", ""))
 	a, b := f.sidecar(t, "a"), f.sidecar(t, "b")
 	alone := f.sidecar(t, "alone", "--log-level", "info") // nobody can ask it
 	foreign := startFleet(t).sidecar(t, "foreign")
@@ -259,6 +259,7 @@ func TestAStateIsRefusedThatIsNotTheCallersOwn(t *testing.T) {
 		newAsker(t, k.endpoint(), "bob").isRefused(t, "ask", "mine", q, "another caller")
 		newAsker(t, k.endpoint(), "").isRefused(t, "ask", "mine", q, "another caller")
 		here := ann.at(k.endpoint())
+		ann.at(k.url+"/aside").isRefused(t, "ask", "mine", q, "not one that was given here") // another binding of the server
 		here.isRefused(t, "ask", "yours", q, "another request")
 		here.isRefused(t, "quiz", "mine", q, "another request")
 		for _, at := range []int{0, len(q.Result.RequestState) / 2, len(q.Result.RequestState) - 2} {
