@@ -14,7 +14,8 @@ import (
 const retryAfter = time.Second
 
 // Revoke deletes a sidecar's record, and reports whether it had one. From then on it can neither renew its certificate
-// nor be identified by it; a stream that is open is for its caller to end, and for FollowRevocations elsewhere.
+// nor be identified by it; a stream that is open is for its caller to end, and for FollowRevocations elsewhere. The key
+// that sidecars seal with is replaced before its time, by one that this sidecar does not get.
 func (a *Authority) Revoke(ctx context.Context, nodeID string) (found bool, err error) {
 	if !ValidNodeID(nodeID) {
 		return false, nil
@@ -23,6 +24,9 @@ func (a *Authority) Revoke(ctx context.Context, nodeID string) (found bool, err 
 		return false, nil
 	} else if err != nil {
 		return false, fmt.Errorf("revoke %q: %w", nodeID, err)
+	}
+	if err := a.replaceKey(ctx); err != nil { // first: who tries again finds the record still there
+		return false, fmt.Errorf("revoke %q: replace the sealing key: %w", nodeID, err)
 	}
 	// At any revision: a renewal that comes between extends the record, which must not save it.
 	if _, err := a.store.Apply(ctx, []store.Write{{Key: sidecarPrefix + nodeID, Delete: true}}); err != nil {

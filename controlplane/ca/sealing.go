@@ -25,12 +25,24 @@ const (
 // two certificates' lives before it seals, so that every sidecar that is still admitted has it by then, and as long
 // after its successor took over as anything that it sealed may be of use.
 func (a *Authority) keyRing(ctx context.Context) (*outriggerv1.KeyRing, error) {
+	return a.turnedRing(ctx, false)
+}
+
+// replaceKey makes a key that follows the one which seals now, unless one does already: a sidecar that is not admitted any
+// more has what seals now, and gets no other.
+func (a *Authority) replaceKey(ctx context.Context) error {
+	_, err := a.turnedRing(ctx, true)
+	return err
+}
+
+// turnedRing is the ring after turn.
+func (a *Authority) turnedRing(ctx context.Context, soon bool) (*outriggerv1.KeyRing, error) {
 	for range maxAttempts {
 		ring, revision, err := a.loadKeyRing(ctx)
 		if err != nil {
 			return nil, err
 		}
-		next := a.turn(ring)
+		next := a.turn(ring, soon)
 		if next == nil {
 			return ring, nil
 		}
@@ -67,13 +79,13 @@ func (a *Authority) loadKeyRing(ctx context.Context) (*outriggerv1.KeyRing, int6
 }
 
 // turn is the ring with a new key in front where one is due, and without those of no more use; nil when nothing changes.
-// A first key seals at once: nobody has another.
-func (a *Authority) turn(ring *outriggerv1.KeyRing) *outriggerv1.KeyRing {
+// A first key seals at once: nobody has another. With soon a new key is due as soon as the newest one seals.
+func (a *Authority) turn(ring *outriggerv1.KeyRing, soon bool) *outriggerv1.KeyRing {
 	now, lead := a.opts.Now(), 2*a.opts.SidecarLife
 	turned := new(outriggerv1.KeyRing)
 	if len(ring.Keys) == 0 {
 		turned.Keys = append(turned.Keys, newSealingKey(1, now))
-	} else if k := ring.Keys[0]; !now.Before(sealsFrom(k).Add(max(sealingLife, 2*lead) - lead)) {
+	} else if k := ring.Keys[0]; !now.Before(sealsFrom(k).Add(max(sealingLife, 2*lead)-lead)) || soon && !now.Before(sealsFrom(k)) {
 		turned.Keys = append(turned.Keys, newSealingKey(k.Id+1, now.Add(lead)))
 	}
 	made := len(turned.Keys)

@@ -83,3 +83,38 @@ func TestACertificateComesWithTheSealingKeys(t *testing.T) {
 		t.Errorf("got keys %v, want %v", ids(resp.KeyRing), ids(want))
 	}
 }
+
+// A sidecar that was deleted knows what seals now. It must not know what seals in a few days, however many are deleted.
+func TestTheSealingKeyIsReplacedWhenASidecarIsDeleted(t *testing.T) {
+	w := newWorld(t)
+	join := func(nodeID string) *outriggerv1.KeyRing {
+		t.Helper()
+		_, csr := newRequest(t)
+		resp, err := w.IssueCertificate(t.Context(), &outriggerv1.IssueCertificateRequest{NodeId: nodeID, JoinToken: w.token(1), Csr: csr})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.KeyRing
+	}
+	known := join("leaves")
+	for _, nodeID := range []string{"stays", "leaves-too"} {
+		join(nodeID)
+	}
+	for _, nodeID := range []string{"leaves", "leaves-too", "nobody"} {
+		if found, err := w.Revoke(t.Context(), nodeID); err != nil || found != (nodeID != "nobody") {
+			t.Fatalf("Revoke(%s): %v, %v", nodeID, found, err)
+		}
+	}
+	ring, err := w.keyRing(t.Context())
+	if err != nil || len(ring.Keys) != 2 || ring.Keys[0].Id == known.Keys[0].Id {
+		t.Fatalf("keys %v (%v), want one more than %v", ids(ring), err, ids(known))
+	}
+	lead := 2 * w.opts.SidecarLife
+	if in := time.Unix(ring.Keys[0].SealsFromUnix, 0).Sub(w.clock.now()); in > lead || in < lead-time.Second {
+		t.Errorf("it seals in %v, want %v: when every other sidecar has it", in, lead)
+	}
+	w.clock.advance(2*lead + sealedLife + time.Second)
+	if ring, err = w.keyRing(t.Context()); err != nil || slices.Contains(ids(ring), known.Keys[0].Id) {
+		t.Errorf("keys %v (%v), want none of those that the deleted sidecar has", ids(ring), err)
+	}
+}
