@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -155,4 +156,36 @@ func TestTheConnectionThatWasNotUsedForLongestMakesRoom(t *testing.T) {
 	if _, err := c.take(holder(maxHolders + 1)); !errors.Is(err, errFull) {
 		t.Errorf("with all in use: %v, want %v", err, errFull)
 	}
+}
+
+// endless is a listener to which everybody connects.
+type endless struct{ net.Listener }
+
+func (endless) Accept() (net.Conn, error) {
+	c, _ := net.Pipe()
+	return c, nil
+}
+
+func TestConnectionsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, accepted := Limit(endless{}), make(chan net.Conn, 2*maxConnections)
+		go func() {
+			for range maxConnections + 1 {
+				c, err := l.Accept()
+				if err != nil {
+					t.Error(err)
+				}
+				accepted <- c
+			}
+		}()
+		synctest.Wait()
+		if n := len(accepted); n != maxConnections {
+			t.Errorf("%d connections were accepted, want %d", n, maxConnections)
+		}
+		(<-accepted).Close()
+		synctest.Wait()
+		if n := len(accepted); n != maxConnections {
+			t.Errorf("%d connections are there after one was closed, want the next in its place: %d", n, maxConnections)
+		}
+	})
 }
