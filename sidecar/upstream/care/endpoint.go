@@ -110,11 +110,25 @@ func (e *endpoint) failed(ctx context.Context, ticket uint64, err error) {
 
 // settle tells it a call's outcome.
 func (e *endpoint) settle(ticket uint64, outcome event) {
-	if outcome == succeeded {
+	switch {
+	case outcome == succeeded:
 		e.succeeded(ticket)
 		return
+	case outcome == doubted && e.hasStandIn():
+		outcome = failed
 	}
 	e.tell(move{event: outcome, ticket: ticket})
+}
+
+// hasStandIn reports whether another endpoint is beyond doubt. While there is one, to leave this one alone closes the
+// server to nobody; and one that fails at once would otherwise draw the calls of all, for it has the fewest.
+func (e *endpoint) hasStandIn() bool {
+	for _, other := range e.server.endpoints {
+		if other != e && other.state.Load()&(isCalm|isUp) == isCalm|isUp {
+			return true
+		}
+	}
+	return false
 }
 
 // entered counts a call in flight, where there is a choice of endpoints.

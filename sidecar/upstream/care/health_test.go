@@ -381,6 +381,45 @@ func TestAToolThatFailsDoesNotCloseItsServer(t *testing.T) {
 	}
 }
 
+// Of several endpoints one that fails every call is left alone, though its handshakes are good; a tool that fails at all of
+// them leaves one in any case.
+func TestAnEndpointThatFailsEveryCallIsLeftAloneWhileAnotherStandsIn(t *testing.T) {
+	fails := func(only string) func(context.Context, *upstream.Call) (*upstream.Answer, error) {
+		return func(_ context.Context, c *upstream.Call) (*upstream.Answer, error) {
+			if only == "" || string(c.Message.Name) == only {
+				return nil, status(500)
+			}
+			return answerOf(`{"jsonrpc":"2.0","id":1,"result":{}}`), nil
+		}
+	}
+	broken, good := new(fake), new(fake)
+	broken.answers(fails(""))
+	inBubble(t, specOf(), func(t *testing.T, s *Server) {
+		failed := 0
+		for range 100 {
+			if call(t.Context(), s, request(t, "call x")) != nil {
+				failed++
+			}
+		}
+		if failed != 5 {
+			t.Errorf("%d of 100 calls at once failed, want 5", failed)
+		}
+	}, broken, good)
+
+	both := []*fake{new(fake), new(fake)}
+	for _, f := range both {
+		f.answers(fails("broken"))
+	}
+	inBubble(t, specOf(), func(t *testing.T, s *Server) {
+		for range 200 {
+			_ = call(t.Context(), s, request(t, "call broken"))
+		}
+		if err := call(t.Context(), s, request(t, "call good")); err != nil {
+			t.Errorf("another caller's call: %v", err)
+		}
+	}, both...)
+}
+
 // An answer of MCP is the server's word, whatever its status.
 func TestAnErrorOfTheProtocolIsNoFaultWithAnyStatus(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
