@@ -31,8 +31,8 @@ type ParamHeader struct {
 // ParamHeaders reads the annotations of a tool's inputSchema, in the order of their headers. An error says why the
 // tool is invalid; clients over HTTP must then drop it from the tools they list (server/tools, "x-mcp-header").
 func ParamHeaders(inputSchema []byte) ([]ParamHeader, error) {
-	if !bytes.Contains(inputSchema, []byte(annotation)) && bytes.IndexByte(inputSchema, '\\') < 0 {
-		return nil, nil // most tools
+	if !bytes.Contains(inputSchema, []byte(annotation)) && !bytes.Contains(inputSchema, []byte(`\u`)) {
+		return nil, nil // most tools; only \u could hide the annotation's letters
 	}
 	decoder := json.NewDecoder(bytes.NewReader(inputSchema))
 	decoder.UseNumber()

@@ -57,8 +57,8 @@ func (t *Tools) Learn(principal string, response *mcp.Message) (tools []string) 
 		return nil
 	}
 	found := make(map[string][]mcp.ParamHeader)
-	for tool := range rawjson.Elements(response.Raw, list) {
-		name, ps, err := Read(response.Raw, tool)
+	for _, tool := range rawjson.Fields(response.Raw, list, "name", "inputSchema") {
+		name, ps, err := Read(response.Raw, tool[0], tool[1])
 		if name == "" {
 			continue
 		}
@@ -72,20 +72,23 @@ func (t *Tools) Learn(principal string, response *mcp.Message) (tools []string) 
 	return tools
 }
 
-// Read is the name and the mirrored arguments of a tool in a list; the name is empty when it has none. An error says why
-// clients must not use the tool.
-func Read(raw []byte, tool mcp.Span) (name string, ps []mcp.ParamHeader, err error) {
-	name, _ = rawjson.Text(rawjson.Find(raw, tool, "name").Of(raw))
-	schema := rawjson.Find(raw, tool, "inputSchema").Of(raw)
-	if schema == nil {
-		return name, nil, nil
+// Read is the name and the mirrored arguments of a tool, whose name and inputSchema are there in a list; the name is empty
+// when it has none. An error says why clients must not use the tool.
+func Read(raw []byte, name, inputSchema mcp.Span) (tool string, ps []mcp.ParamHeader, err error) {
+	tool, _ = rawjson.Text(name.Of(raw))
+	if !inputSchema.Present() {
+		return tool, nil, nil
 	}
-	ps, err = mcp.ParamHeaders(schema)
-	return name, ps, err
+	ps, err = mcp.ParamHeaders(inputSchema.Of(raw))
+	return tool, ps, err
 }
 
-// Merge takes note of tools: a tool without mirrored arguments is forgotten.
+// Merge takes note of tools: a tool without mirrored arguments is forgotten. As long as no tool has any there is nothing to
+// forget.
 func (t *Tools) Merge(principal string, found map[string][]mcp.ParamHeader) {
+	if !t.some.Load() && !anyMirrors(found) {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for name, ps := range found {
@@ -100,4 +103,13 @@ func (t *Tools) Merge(principal string, found map[string][]mcp.ParamHeader) {
 		t.by[k] = ps
 		t.some.Store(true)
 	}
+}
+
+func anyMirrors(tools map[string][]mcp.ParamHeader) bool {
+	for _, ps := range tools {
+		if len(ps) > 0 {
+			return true
+		}
+	}
+	return false
 }

@@ -8,8 +8,10 @@ package rawjson
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"encoding/json"
 	"iter"
+	"math/bits"
 	"slices"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
@@ -56,6 +58,45 @@ func Elements(raw []byte, array mcp.Span) iter.Seq[mcp.Span] {
 			at = e.End
 		}
 	}
+}
+
+// Fields walks an array and looks members of its objects up: with each element come the first values of these names, in
+// their order and absent where there is none. The slice is good until the next element. It costs one pass over the array,
+// where Elements with Find cost one more for each name.
+func Fields(raw []byte, array mcp.Span, names ...string) iter.Seq2[mcp.Span, []mcp.Span] {
+	return func(yield func(mcp.Span, []mcp.Span) bool) {
+		found := make([]mcp.Span, len(names))
+		for at := space(raw, array.Start+1); raw[at] != ']'; at = space(raw, at) {
+			if raw[at] == ',' {
+				at = space(raw, at+1)
+			}
+			e := mcp.Span{Start: at}
+			clear(found)
+			if raw[at] != '{' {
+				e.End = skip(raw, at)
+			} else {
+				e.End = lookUp(raw, at, names, found)
+			}
+			if !yield(e, found) {
+				return
+			}
+			at = e.End
+		}
+	}
+}
+
+// lookUp notes the first values of names in the object at that place, and returns where the object ends.
+func lookUp(raw []byte, at int, names []string, found []mcp.Span) (end int) {
+	end = at + 1
+	for m := range Members(raw, mcp.Span{Start: at}) {
+		for i, name := range names {
+			if string(m.Name) == name && !found[i].Present() {
+				found[i] = m.Value
+			}
+		}
+		end = m.Whole.End
+	}
+	return space(raw, end) + 1
 }
 
 // Find is the value at the end of a path of names, the first of each; absent when there is none.
@@ -186,13 +227,35 @@ func skip(raw []byte, at int) int {
 	return at
 }
 
+// skipString is where the string at that place ends. Most of a large message is inside of strings, so it looks at eight
+// bytes at a time (BenchmarkSkip).
 func skipString(raw []byte, at int) int {
-	for at++; raw[at] != '"'; at++ {
-		if raw[at] == '\\' {
-			at++
+	for at++; ; {
+		for at+8 <= len(raw) {
+			marks := quoteOrBackslash(binary.LittleEndian.Uint64(raw[at:]))
+			if marks != 0 {
+				at += bits.TrailingZeros64(marks) / 8
+				break
+			}
+			at += 8
+		}
+		switch raw[at] {
+		case '"':
+			return at + 1
+		case '\\':
+			at += 2
+		default:
+			at++ // among the last bytes
 		}
 	}
-	return at + 1
+}
+
+// quoteOrBackslash has the high bit of the first such byte of w, the lowest coming first; 0 when there is none. Bits above
+// the lowest one mean nothing: a borrow can set them.
+func quoteOrBackslash(w uint64) uint64 {
+	const ones, high = 0x0101010101010101, 0x8080808080808080
+	quote, backslash := w^(ones*'"'), w^(ones*'\\')
+	return ((quote-ones)&^quote | (backslash-ones)&^backslash) & high
 }
 
 func skipNested(raw []byte, at int) int {

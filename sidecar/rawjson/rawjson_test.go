@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
@@ -131,9 +133,61 @@ func walk(t *testing.T, raw []byte, v mcp.Span) {
 			walk(t, raw, e)
 			n++
 		}
+		for e, found := range Fields(raw, v, "x") {
+			if want := Find(raw, e, "x"); found[0] != want {
+				t.Fatalf("x of %q is %v, want %v", e.Of(raw), found[0], want)
+			}
+			n--
+		}
+		if n != 0 {
+			t.Fatalf("%d elements in %q that Fields does not see", n, value)
+		}
+		n = len(slices.Collect(Elements(raw, v)))
 		var want []json.RawMessage
 		if json.Unmarshal(value, &want) != nil || len(want) != n {
 			t.Fatalf("%d elements in %q, want %d", n, value, len(want))
 		}
+	}
+}
+
+// Long texts, and short ones as in a list of tools.
+func BenchmarkSkip(b *testing.B) {
+	short := `{"name":"search","inputSchema":{"type":"object","properties":{"a":{"type":"string"},"b":{"type":"integer","minimum":1}},"required":["a"]}},`
+	for _, row := range []struct{ name, value string }{
+		{"short strings", "[" + strings.Repeat(short, 100) + "0]"},
+		{"long strings", `["` + strings.Repeat("words and more words ", 500) + `"]`},
+		{"escapes", `["` + strings.Repeat(`a \"word\"\n`, 1000) + `"]`},
+	} {
+		b.Run(row.name, func(b *testing.B) {
+			raw := []byte(row.value)
+			b.SetBytes(int64(len(raw)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if end := skip(raw, 0); end != len(raw) {
+					b.Fatalf("ends at %d of %d", end, len(raw))
+				}
+			}
+		})
+	}
+}
+
+func TestAStringEndsAtItsOwnQuote(t *testing.T) {
+	for _, value := range []string{`""`, `"a"`, `"\""`, `"\\"`, `"\\\""`, `"\\\\"`, `"a\\\\\"\\"`, `"\u0022\""`, `"\"\"\\\"\\"`} {
+		raw := []byte(`[` + value + `,"x"]`)
+		if end := skip(raw, 1); string(raw[1:end]) != value {
+			t.Errorf("%s ends as %s", value, raw[1:end])
+		}
+	}
+}
+
+func TestFieldsAreTheFirstOfEachElement(t *testing.T) {
+	raw, array := whole(` [ {"b":1,"a":{"b":2},"b":3} ,7,[{"a":1}], {} ,{"\u0061" : "x" } ] `)
+	var got []string
+	for e, found := range Fields(raw, array, "a", "b") {
+		got = append(got, fmt.Sprintf("%s: %s, %s", e.Of(raw), found[0].Of(raw), found[1].Of(raw)))
+	}
+	want := []string{`{"b":1,"a":{"b":2},"b":3}: {"b":2}, 1`, `7: , `, `[{"a":1}]: , `, `{}: , `, `{"\u0061" : "x" }: "x", `}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %q\nwant %q", got, want)
 	}
 }

@@ -83,9 +83,11 @@ func (c *session) askForTool(ctx context.Context, principal, tool string) error 
 			return err
 		}
 		found := make(map[string][]mcp.ParamHeader)
-		for e := range elementsOf(r.Raw, rawjson.Find(r.Raw, r.Result, "tools")) {
-			if name, ps, err := mirror.Read(r.Raw, e); err == nil && name != "" {
-				found[name] = ps
+		if list := rawjson.Find(r.Raw, r.Result, "tools"); rawjson.IsArray(list.Of(r.Raw)) {
+			for _, at := range rawjson.Fields(r.Raw, list, "name", "inputSchema") {
+				if name, ps, err := mirror.Read(r.Raw, at[0], at[1]); err == nil && name != "" {
+					found[name] = ps
+				}
 			}
 		}
 		s.mirrored.Merge(principal, found)

@@ -189,7 +189,7 @@ func (w *rewriting) content(blocks mcp.Span) []byte {
 	if !w.isOld() {
 		return nil
 	}
-	return rewriteElements(w.raw, blocks, func(e mcp.Span) ([]byte, bool) { return w.block(e), true })
+	return rewriteElements(w.raw, blocks, nil, func(e mcp.Span, _ []mcp.Span) ([]byte, bool) { return w.block(e), true })
 }
 
 // messages is a prompt's messages; nil when all of it stays.
@@ -197,8 +197,8 @@ func (w *rewriting) messages(messages mcp.Span) []byte {
 	if !w.isOld() {
 		return nil
 	}
-	return rewriteElements(w.raw, messages, func(e mcp.Span) ([]byte, bool) {
-		block := rawjson.Find(w.raw, e, "content")
+	return rewriteElements(w.raw, messages, []string{"content"}, func(e mcp.Span, found []mcp.Span) ([]byte, bool) {
+		block := found[0]
 		if !block.Present() {
 			return nil, true
 		}
@@ -240,21 +240,20 @@ func (w *rewriting) block(e mcp.Span) []byte {
 // annotations are at fault (server/tools, "x-mcp-header").
 func (w *rewriting) tools(list mcp.Span) []byte {
 	w.mirrored = make(map[string][]mcp.ParamHeader)
-	return rewriteElements(w.raw, list, func(e mcp.Span) ([]byte, bool) {
-		name, ps, err := mirror.Read(w.raw, e)
+	return rewriteElements(w.raw, list, []string{"name", "inputSchema", "outputSchema"}, func(e mcp.Span, found []mcp.Span) ([]byte, bool) {
+		name, ps, err := mirror.Read(w.raw, found[0], found[1])
 		if err != nil {
 			w.dropped = append(w.dropped, name+": "+err.Error())
 			return nil, false
 		}
 		w.mirrored[name] = ps
-		return w.tool(e), true
+		return w.tool(e, found[2]), true
 	})
 }
 
 // tool is a tool without an outputSchema that is not one of objects; before 2025-06-18 without any, and without a title.
-func (w *rewriting) tool(e mcp.Span) []byte {
-	schema := rawjson.Find(w.raw, e, "outputSchema")
-	bad := schema.Present() && (w.isOld() || !isObjectSchema(w.raw, schema))
+func (w *rewriting) tool(e, outputSchema mcp.Span) []byte {
+	bad := outputSchema.Present() && (w.isOld() || !isObjectSchema(w.raw, outputSchema))
 	if !bad && !w.isOld() || !rawjson.IsObject(e.Of(w.raw)) {
 		return nil
 	}
@@ -275,8 +274,8 @@ func (w *rewriting) untitled(list mcp.Span) []byte {
 	if !w.isOld() {
 		return nil
 	}
-	return rewriteElements(w.raw, list, func(e mcp.Span) ([]byte, bool) {
-		if !rawjson.IsObject(e.Of(w.raw)) {
+	return rewriteElements(w.raw, list, []string{"title"}, func(e mcp.Span, found []mcp.Span) ([]byte, bool) {
+		if !found[0].Present() {
 			return nil, true
 		}
 		b, _ := rawjson.Rewrite(nil, w.raw, e, func(m rawjson.Member) ([]byte, bool) { return nil, string(m.Name) != "title" })
@@ -284,13 +283,23 @@ func (w *rewriting) untitled(list mcp.Span) []byte {
 	})
 }
 
-// rewriteElements is an array without the elements that f drops, and with those that f gives: nil leaves one as it is.
-// It is nil when all of it stays, as what is no array does.
-func rewriteElements(raw []byte, array mcp.Span, f func(mcp.Span) (with []byte, keep bool)) []byte {
-	b, changed := []byte{'['}, false
-	for e := range elementsOf(raw, array) {
-		with, keep := f(e)
-		changed = changed || !keep || with != nil
+// rewriteElements is an array without the elements that f drops, and with those that f gives: nil leaves one as it is. f
+// gets each element's members of these names. The result is nil when all of the array stays, as what is no array does;
+// nothing is copied until something changes.
+func rewriteElements(raw []byte, array mcp.Span, names []string, f func(e mcp.Span, found []mcp.Span) (with []byte, keep bool)) (b []byte) {
+	if !rawjson.IsArray(array.Of(raw)) {
+		return nil
+	}
+	same := array.Start + 1 // up to where b would be what the array is
+	for e, found := range rawjson.Fields(raw, array, names...) {
+		with, keep := f(e, found)
+		switch {
+		case b == nil && keep && with == nil:
+			same = e.End
+			continue
+		case b == nil:
+			b = append(make([]byte, 0, array.End-array.Start+len(with)), raw[array.Start:same]...)
+		}
 		if !keep {
 			continue
 		}
@@ -302,7 +311,7 @@ func rewriteElements(raw []byte, array mcp.Span, f func(mcp.Span) (with []byte, 
 		}
 		b = append(b, with...)
 	}
-	if !changed {
+	if b == nil {
 		return nil
 	}
 	return append(b, ']')
