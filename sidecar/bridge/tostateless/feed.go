@@ -21,6 +21,10 @@ const (
 	maxUnsent = maxSubscriptions + 16
 	// acknowledgeWithin is how long the opening of a client's stream waits for the server's; it is opened regardless then.
 	acknowledgeWithin = 3 * time.Second
+	// handOver is how much longer a listen is read than it counts: what the server sent before it acknowledged the next one
+	// may still be on its way. maxLeaving is how many are at a time; then the oldest goes early.
+	handOver   = time.Second
+	maxLeaving = 8
 	// leastRedial and mostRedial are between attempts to listen again.
 	leastRedial = 500 * time.Millisecond
 	mostRedial  = 30 * time.Second
@@ -33,15 +37,17 @@ type feed struct {
 	session *session
 	ctx     context.Context // done when the session has ended
 	stop    context.CancelFunc
-	turn    chan struct{} // capacity 1: held while a listen is opened or replaced
+	turn    chan struct{} // capacity 1: held while a listen is opened to take another's place
 	wake    chan struct{} // capacity 1: there is something for Next
 
 	work sync.WaitGroup // the goroutine of each listen; none begins after close
 
 	mu      sync.Mutex // guards below
 	closed  bool
-	uris    []string // subscribed
-	current *listen  // whose messages count; nil while there is none, and nobody tries to have one
+	uris    []string  // subscribed; what it holds is never changed
+	current *listen   // nil while there is none, and nobody tries to have one
+	leaving []*listen // replaced, and read for a little longer; the oldest first
+	missed  bool      // nobody listened for a while, and the client was not told
 	queue   []note
 }
 
@@ -61,6 +67,9 @@ func newFeed(c *session) *feed {
 func (f *feed) close() {
 	f.mu.Lock()
 	f.closed = true
+	for _, l := range f.leaving {
+		l.late.Stop()
+	}
 	f.mu.Unlock()
 	f.stop()
 }
@@ -99,25 +108,27 @@ func (c *session) Listen(ctx context.Context) (upstream.EventStream, error) {
 
 // begin makes sure that somebody listens, if there is anything to listen to, and waits a little until that works.
 func (f *feed) begin(ctx context.Context) error {
-	if err := f.lock(ctx); err != nil {
-		return err
-	}
-	f.mu.Lock()
-	idle := f.closed || f.current == nil && (f.session.offered.listsChange() || len(f.uris) > 0)
-	f.mu.Unlock()
-	if !idle {
-		f.unlock()
-		return nil
-	}
 	tried := make(chan struct{})
-	l := &listen{}
-	if !f.replace(l, nil, func() { f.follow(l, sync.OnceFunc(func() { close(tried) })) }) {
-		f.unlock()
-		return f.session.server.fault(upstream.Lost, "the session has ended", context.Canceled)
+	f.mu.Lock()
+	closed := f.closed
+	idle := f.current != nil || !f.session.offered.listsChange() && len(f.uris) == 0
+	if !closed && !idle {
+		l := &listen{}
+		f.current = l
+		f.work.Go(func() { f.follow(l, sync.OnceFunc(func() { close(tried) })) })
 	}
-	f.unlock()
-	await(ctx, tried, acknowledgeWithin)
+	f.mu.Unlock()
+	switch {
+	case closed:
+		return f.ended()
+	case !idle:
+		await(ctx, tried, acknowledgeWithin)
+	}
 	return nil
+}
+
+func (f *feed) ended() error {
+	return f.session.server.fault(upstream.Lost, "the session has ended", context.Canceled)
 }
 
 // lock takes the turn.
@@ -128,26 +139,36 @@ func (f *feed) lock(ctx context.Context) error {
 	case <-ctx.Done():
 		return f.session.server.gaveUp(ctx)
 	case <-f.ctx.Done():
-		return f.session.server.fault(upstream.Lost, "the session has ended", context.Canceled)
+		return f.ended()
 	}
 }
 
 func (f *feed) unlock() { <-f.turn }
 
-// replace makes l the listen that counts, with the URIs if they are not nil, and runs its goroutine. The one before is
-// closed. It is not ok once the feed was closed.
-func (f *feed) replace(l *listen, uris []string, run func()) (ok bool) {
+// replace makes l the listen that counts, with more URIs, and runs its goroutine. The one before is read for a while yet,
+// unless there is none after it: what it had received is not lost, and what both bring comes once or twice. If something
+// may have been missed before l, the client is told. It is not ok once the feed was closed.
+func (f *feed) replace(l *listen, run func(), more ...string) (ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
 		return false
 	}
-	if f.current != nil {
-		f.current.close()
-	}
+	old := f.current
 	f.current = l
-	if uris != nil {
-		f.uris = uris
+	f.uris = append(slices.Clip(f.uris), more...)
+	switch {
+	case l == nil:
+		f.missed = false
+	case f.missed:
+		f.catchUpLocked()
+	}
+	switch {
+	case old == nil || old.events == nil:
+	case l == nil:
+		old.close()
+	default:
+		f.leaveLocked(old)
 	}
 	if run != nil {
 		f.work.Go(run)
@@ -155,15 +176,36 @@ func (f *feed) replace(l *listen, uris []string, run func()) (ok bool) {
 	return true
 }
 
-// subscribe widens the listen by a resource, and answers once the server has agreed (basic/patterns/subscriptions).
+// leaveLocked reads a listen that counts no more for handOver yet.
+func (f *feed) leaveLocked(l *listen) {
+	if len(f.leaving) == maxLeaving {
+		f.leaving[0].leave()
+		f.leaving = slices.Clone(f.leaving[1:])
+	}
+	l.late = time.AfterFunc(handOver, l.leave)
+	f.leaving = append(f.leaving, l)
+}
+
+// subscribe widens the listen by a resource, and answers once the server has agreed (basic/patterns/subscriptions): a
+// client that was told yes hears of every change from then on. A handshake's time bounds all of the wait.
 func (c *session) subscribe(ctx context.Context, m *mcp.Message) (*upstream.Answer, error) {
-	f := c.feed
 	switch {
 	case !c.offered.subscribe:
 		return notHere(m), nil
 	case m.Name == nil:
 		return refusal(m, mcp.CodeInvalidParams, "params.uri is not there, or not a string"), nil
 	}
+	within, cancel := context.WithTimeout(ctx, c.server.o.Handshake)
+	defer cancel()
+	a, err := c.feed.widen(within, m)
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		return nil, c.server.unacknowledged(within.Err())
+	}
+	return a, err
+}
+
+// widen is subscribe within ctx.
+func (f *feed) widen(ctx context.Context, m *mcp.Message) (*upstream.Answer, error) {
 	if err := f.lock(ctx); err != nil {
 		return nil, err
 	}
@@ -175,8 +217,7 @@ func (c *session) subscribe(ctx context.Context, m *mcp.Message) (*upstream.Answ
 	case len(uris) >= maxSubscriptions:
 		return refusal(m, mcp.CodeInternalError, "this session is subscribed to too many resources"), nil
 	}
-	uris = append(slices.Clip(uris), uri)
-	l, refused, err := f.open(ctx, uris)
+	l, refused, err := f.open(ctx, append(slices.Clip(uris), uri))
 	switch {
 	case err != nil:
 		return nil, err
@@ -185,49 +226,61 @@ func (c *session) subscribe(ctx context.Context, m *mcp.Message) (*upstream.Answ
 	case !slices.Contains(l.granted.uris, uri):
 		l.close()
 		return refusal(m, mcp.CodeInvalidParams, "the server does not tell of changes of this resource"), nil
-	case !f.replace(l, uris, func() { f.follow(l, func() {}) }):
+	case !f.replace(l, func() { f.follow(l, func() {}) }, uri):
 		l.close()
-		return nil, c.server.fault(upstream.Lost, "the session has ended", context.Canceled)
+		return nil, f.ended()
 	}
 	return resultAnswer(m, []byte("{}")), nil
 }
 
-// unsubscribe narrows the listen. When that does not work out, what the old one says of the resource is dropped.
+// unsubscribe forgets a resource, and what waits to be told of it, at once. The listen is narrowed then, if the server
+// takes part in that soon; what a wider one says is dropped.
 func (c *session) unsubscribe(ctx context.Context, m *mcp.Message) (*upstream.Answer, error) {
-	f := c.feed
 	switch {
 	case !c.offered.subscribe:
 		return notHere(m), nil
 	case m.Name == nil:
 		return refusal(m, mcp.CodeInvalidParams, "params.uri is not there, or not a string"), nil
 	}
-	if err := f.lock(ctx); err != nil {
-		return nil, err
+	if c.feed.forget(string(m.Name)) {
+		within, cancel := context.WithTimeout(ctx, acknowledgeWithin)
+		defer cancel()
+		c.feed.narrow(within)
 	}
-	defer f.unlock()
-	uris := f.subscribed()
-	at := slices.Index(uris, string(m.Name))
-	if at < 0 {
-		return resultAnswer(m, []byte("{}")), nil
-	}
-	uris = append(append([]string{}, uris[:at]...), uris[at+1:]...)
-	f.narrow(ctx, uris)
 	return resultAnswer(m, []byte("{}")), nil
 }
 
-func (f *feed) narrow(ctx context.Context, uris []string) {
+// forget reports whether the client was subscribed to a resource, which it is no more.
+func (f *feed) forget(uri string) bool {
 	f.mu.Lock()
-	f.uris = uris
-	f.mu.Unlock()
+	defer f.mu.Unlock()
+	before := f.uris
+	at := slices.Index(before, uri)
+	if at < 0 {
+		return false
+	}
+	f.uris = slices.Concat(before[:at], before[at+1:])
+	f.queue = slices.DeleteFunc(f.queue, func(q note) bool { return hasLeft(q.key, before, f.uris) })
+	return true
+}
+
+// narrow replaces the listen by one for what the client is subscribed to now. If that does not work out, the wider one
+// goes on.
+func (f *feed) narrow(ctx context.Context) {
+	if f.lock(ctx) != nil {
+		return
+	}
+	defer f.unlock()
+	uris := f.subscribed()
 	if len(uris) == 0 && !f.session.offered.listsChange() {
-		f.replace(nil, uris, nil)
+		f.replace(nil, nil)
 		return
 	}
 	l, _, err := f.open(ctx, uris)
 	if err != nil || l == nil {
 		return
 	}
-	if !f.replace(l, uris, func() { f.follow(l, func() {}) }) {
+	if !f.replace(l, func() { f.follow(l, func() {}) }) {
 		l.close()
 	}
 }
@@ -248,18 +301,17 @@ func (f *feed) follow(l *listen, tried func()) {
 			began := time.Now()
 			f.read(l)
 			l.close()
-			if !f.counts(l) {
+			if !f.over(l) {
 				return
 			}
 			if time.Since(began) > mostRedial {
 				failures = 0
 			}
 		}
-		missed := l.events != nil || failures > 0
-		if missed {
+		if l.events != nil || failures > 0 {
 			await(f.ctx, nil, pauseAfter(failures))
 		}
-		next, again := f.reopen(l, missed)
+		next, again := f.reopen(l)
 		tried()
 		if open = next != nil; open {
 			l = next
@@ -269,16 +321,35 @@ func (f *feed) follow(l *listen, tried func()) {
 	}
 }
 
+// over notes that a listen has ended, and reports whether it is the one that counts. What happened since may have been
+// missed, unless it was closed for the sake of another: of one that ended before, nobody knows since when.
+func (f *feed) over(l *listen) (counts bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if at := slices.Index(f.leaving, l); at >= 0 {
+		l.late.Stop()
+		f.leaving = slices.Concat(f.leaving[:at], f.leaving[at+1:])
+	}
+	counts = f.current == l
+	switch {
+	case f.current == nil || l.left.Load():
+	case counts:
+		f.missed = true
+	default:
+		f.catchUpLocked()
+	}
+	return counts
+}
+
 // pauseAfter is how long to wait after that many failures in a row.
 func pauseAfter(failures int) time.Duration {
 	d := min(mostRedial, leastRedial<<min(failures, 10))
 	return d/2 + rand.N(d/2)
 }
 
-// reopen opens another listen in place of l, which has ended or is yet to be opened. If something may have been missed
-// meanwhile, the client is told. It is not to be tried again when another listen counts now, or when the server grants
-// nothing.
-func (f *feed) reopen(l *listen, missed bool) (next *listen, again bool) {
+// reopen opens another listen in place of l, which has ended or is yet to be opened. It is not to be tried again when
+// another listen counts now, or when the server has no listen or grants nothing; any other error may pass.
+func (f *feed) reopen(l *listen) (next *listen, again bool) {
 	if f.lock(f.ctx) != nil {
 		return nil, false
 	}
@@ -295,35 +366,48 @@ func (f *feed) reopen(l *listen, missed bool) (next *listen, again bool) {
 	}
 	if err != nil || refused != nil && errorCode(refused) != mcp.CodeMethodNotFound {
 		f.session.server.o.Log.Debug("could not listen for changes", "error", err, "refused", refused != nil)
-		return nil, f.ctx.Err() == nil
+		return nil, f.stillMissing(l)
 	}
 	if refused != nil || next.granted.isEmpty() {
 		if next != nil {
 			next.close()
 		}
-		f.replace(nil, nil, nil)
+		f.replace(nil, nil)
 		return nil, false
 	}
-	if !f.replace(next, nil, nil) {
+	if !f.replace(next, nil) {
 		next.close()
 		return nil, false
-	}
-	if missed {
-		f.catchUp(next)
 	}
 	return next, true
 }
 
-// catchUp tells of all that a listen is for: without it, it may have changed unseen.
-func (f *feed) catchUp(l *listen) {
+// stillMissing notes that l could not be opened, and reports whether to try again.
+func (f *feed) stillMissing(l *listen) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed || f.current != l {
+		return false
+	}
+	f.missed = true
+	return true
+}
+
+// catchUpLocked tells of all that the listen which counts is for, since it may have changed unseen. While that is yet to
+// be opened it waits for it.
+func (f *feed) catchUpLocked() {
+	l := f.current
+	if f.missed = l.events == nil; f.missed {
+		return
+	}
 	for i, yes := range l.granted.lists {
 		if yes {
-			f.put(l, note{listKinds[i].notification, []byte(`{"jsonrpc":"2.0","method":"` + listKinds[i].notification + `"}`)})
+			f.putLocked(l, note{listKinds[i].notification, []byte(`{"jsonrpc":"2.0","method":"` + listKinds[i].notification + `"}`)})
 		}
 	}
 	for _, uri := range l.granted.uris {
 		data := rawjson.AppendString([]byte(`{"jsonrpc":"2.0","method":"`+mcp.NotificationResourceUpdated+`","params":{"uri":`), uri)
-		f.put(l, note{mcp.NotificationResourceUpdated + " " + uri, append(data, `}}`...)})
+		f.putLocked(l, note{mcp.NotificationResourceUpdated + " " + uri, append(data, `}}`...)})
 	}
 }
 
@@ -350,11 +434,18 @@ func (f *feed) read(l *listen) {
 	}
 }
 
-// put queues a notification of the listen that counts, unless the client has unsubscribed meanwhile.
+// put queues a notification of a listen that counts, or did a moment ago.
 func (f *feed) put(l *listen, n note) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.current != l || l.hasLeft(n.key, f.uris) {
+	if f.current == l || slices.Contains(f.leaving, l) {
+		f.putLocked(l, n)
+	}
+}
+
+// putLocked is put, unless the client has unsubscribed meanwhile.
+func (f *feed) putLocked(l *listen, n note) {
+	if hasLeft(n.key, l.granted.uris, f.uris) {
 		return
 	}
 	if slices.ContainsFunc(f.queue, func(q note) bool { return q.key == n.key }) {

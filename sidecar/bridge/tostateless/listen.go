@@ -44,9 +44,13 @@ func (g *granted) isEmpty() bool { return g.lists == [len(listKinds)]bool{} && l
 
 // listen is one subscriptions/listen at the server. One without events is yet to be opened.
 type listen struct {
+	// Set before others see it, never changed.
 	events  upstream.EventStream
 	cancel  context.CancelFunc
 	granted granted
+
+	left atomic.Bool // it was given up since another had taken its place
+	late *time.Timer // calls leave; set when the listen is one of feed.leaving
 }
 
 // close gives the listen up. It may be called by any goroutine, more than once.
@@ -55,6 +59,12 @@ func (l *listen) close() {
 		l.cancel()
 		_ = l.events.Close() // there is nothing to lose
 	}
+}
+
+// leave is close for a listen whose place another has taken.
+func (l *listen) leave() {
+	l.left.Store(true)
+	l.close()
 }
 
 // wants says whether a notification is one that was asked for, and under which key it is queued.
@@ -70,11 +80,20 @@ func (l *listen) wants(m *mcp.Message) (key string, ok bool) {
 	return "", false
 }
 
-// hasLeft reports whether a note is of a resource that the listen was opened for and the client wants no more. A server
-// may name others, which are part of a resource that it was asked for.
-func (l *listen) hasLeft(key string, wanted []string) bool {
+// hasLeft reports whether a note is of a resource that was asked for and is not wanted any more, or of a part of one. What
+// else a server names is part of something in a way that only it knows.
+func hasLeft(key string, asked, wanted []string) bool {
 	uri, ok := strings.CutPrefix(key, mcp.NotificationResourceUpdated+" ")
-	return ok && slices.Contains(l.granted.uris, uri) && !slices.Contains(wanted, uri)
+	if !ok {
+		return false
+	}
+	owner := ""
+	for _, a := range asked {
+		if len(a) > len(owner) && (uri == a || strings.HasPrefix(uri, strings.TrimSuffix(a, "/")+"/")) {
+			owner = a
+		}
+	}
+	return owner != "" && !slices.Contains(wanted, owner)
 }
 
 // filterOf is a listen's params: the lists that the server has changes of, and these resources.
@@ -114,17 +133,16 @@ func (f *feed) open(ctx context.Context, uris []string) (l *listen, refused *mcp
 		return nil, nil, err
 	}
 	life, cancel := context.WithCancel(f.ctx)
-	var late atomic.Bool
 	unwatch := context.AfterFunc(ctx, cancel)
-	timer := time.AfterFunc(c.server.o.Handshake, func() { late.Store(true); cancel() })
+	timer := time.AfterFunc(c.server.o.Handshake, cancel)
 	l = &listen{cancel: cancel}
 	refused, err = l.acknowledged(life, c, &m)
-	inTime := timer.Stop()
-	switch gone := !unwatch(); {
-	case gone:
+	inTime, here := timer.Stop(), unwatch()
+	switch { // what was begun ends the listen, if it is not over already
+	case !here:
 		err = c.server.gaveUp(ctx)
-	case !inTime && late.Load():
-		err = c.server.fault(upstream.TimedOut, "it did not acknowledge a listen in time", context.DeadlineExceeded)
+	case !inTime:
+		err = c.server.unacknowledged(context.DeadlineExceeded)
 	}
 	if err != nil || refused != nil {
 		cancel()
@@ -170,4 +188,8 @@ func (l *listen) acknowledged(ctx context.Context, c *session, m *mcp.Message) (
 			return nil, nil
 		}
 	}
+}
+
+func (s *Server) unacknowledged(cause error) error {
+	return s.fault(upstream.TimedOut, "it did not acknowledge a listen in time", cause)
 }

@@ -8,14 +8,14 @@
 //     has, or what the client's version does not know yet (request.go, result.go).
 //   - input_required becomes requests to the client on the call's own stream; its answers become the retry (call.go).
 //   - Changed lists and subscribed resources come from one subscriptions/listen, which is replaced by a wider one before
-//     a subscription is confirmed (feed.go).
+//     a subscription is confirmed, and read a little longer so that nothing is lost (feed.go).
 //   - ping and logging/setLevel are answered here; notifications/cancelled ends the call at the server at once. A client
 //     that only leaves has not cancelled: that is for whoever owns the call's context to say.
 //
 // Tasks of 2025-11-25 and the tasks extension have nothing in common but the name, so neither is offered.
 //
 // A Server and its sessions are safe for concurrent use. A call has no goroutine of its own; a session has one while it
-// listens, and Close waits for it. Not here: the other direction (package tolegacy), session ids and resumption
+// listens, and one more for each listen that was replaced just now; Close waits for them. Not here: the other direction (package tolegacy), session ids and resumption
 // (packages proxy and session).
 package tostateless
 
