@@ -18,9 +18,11 @@ package federate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -134,7 +136,23 @@ func (s *Server) Check(ctx context.Context) error {
 	if ready.Load() {
 		return nil
 	}
-	return errors.Join(failed...)
+	return s.notReady(failed)
+}
+
+// notReady says of each member why it is not ready: operators read it.
+func (s *Server) notReady(failed []error) error {
+	texts := make([]string, len(failed))
+	for i, err := range failed {
+		texts[i] = fmt.Sprintf("upstream %q: %v", s.members[i].Name, err)
+		var known *upstream.Error
+		if errors.As(err, &known) {
+			texts[i] = known.Error()
+			if known.Cause != nil {
+				texts[i] += ": " + known.Cause.Error()
+			}
+		}
+	}
+	return fmt.Errorf("binding %q: none of its upstreams is ready: %s", s.o.Binding.GetName(), strings.Join(texts, "; "))
 }
 
 // Close ends what the federation does on its own. Its members are not its to close.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"time"
 
@@ -212,7 +213,7 @@ func (s *Server) subscribe(ctx context.Context, m *member, f filter, sc scope, t
 	}
 	defer a.Close()
 	if a.Events == nil {
-		return errNothingGranted // an error, as a rule that there is no such method
+		return s.refusedListen(m, a)
 	}
 	for acknowledged := false; ; {
 		ev, err := a.Events.Next()
@@ -225,7 +226,7 @@ func (s *Server) subscribe(ctx context.Context, m *member, f filter, sc scope, t
 			continue
 		case got.Kind == mcp.Response:
 			if got.Error.Present() && !acknowledged {
-				return errNothingGranted
+				return whyNoListen(m, &got)
 			}
 			return io.EOF
 		case got.Method == mcp.NotificationAcknowledged:
@@ -236,6 +237,30 @@ func (s *Server) subscribe(ctx context.Context, m *member, f filter, sc scope, t
 		}
 		take(&got)
 	}
+}
+
+// maxRefusal is the longest answer that a member may give instead of a listen, in bytes.
+const maxRefusal = 64 << 10
+
+// refusedListen is why a member answered with no stream, and closes that answer.
+func (s *Server) refusedListen(m *member, a *upstream.Answer) error {
+	taken := 0
+	defer func() { s.o.Answers.Give(taken) }()
+	r, err := s.readAnswer(a, maxRefusal, &taken)
+	if err != nil {
+		return err
+	}
+	return whyNoListen(m, &r)
+}
+
+// whyNoListen is a response to a listen as an error: errNothingGranted from a member that has no listens, or not of what
+// was asked. Anything else may pass.
+func whyNoListen(m *member, r *mcp.Message) error {
+	code, _ := strconv.Atoi(string(rawjson.Find(r.Raw, r.Error, "code").Of(r.Raw)))
+	if code == mcp.CodeMethodNotFound || code == mcp.CodeInvalidParams {
+		return errNothingGranted
+	}
+	return &upstream.Error{Kind: upstream.BadAnswer, Upstream: m.Name, Detail: fmt.Sprintf("answered a listen with error %d", code)}
 }
 
 // listChanged is what tells a client that a list of a kind has changed.

@@ -352,3 +352,34 @@ func TestAListenHasABound(t *testing.T) {
 		t.Errorf("%d subscriptions: got %.200s, want -32602", len(uris), got)
 	}
 }
+
+// An error may pass, but for those that say that the member has no such thing.
+func TestAListenThatFailsIsTriedAgainUnlessTheMemberHasNone(t *testing.T) {
+	for _, r := range []struct {
+		code, least, most int // listens at the member in a minute
+	}{{mcp.CodeInternalError, 3, 40}, {-31999, 3, 40}, {mcp.CodeMethodNotFound, 1, 2}} {
+		t.Run(fmt.Sprint(r.code), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := tooled("p", "a")
+				p.on(mcp.MethodListen, func(_ context.Context, c *upstream.Call) (*upstream.Answer, error) {
+					return refusal(c, r.code), nil
+				})
+				s := federation(t, "", p)
+				h := newClient(t, s).listens(`{"toolsListChanged":true}`)
+				h.take() // the acknowledgement
+				time.Sleep(time.Minute)
+				tries := p.count(mcp.MethodListen)
+				if tries < r.least || tries > r.most {
+					t.Errorf("%d listens in a minute, want %d to %d", tries, r.least, r.most)
+				}
+				p.notifies(nil)
+				time.Sleep(mostRedial)
+				if heard := len(h.take()) > 0; heard != (r.least > 1) {
+					t.Errorf("it hears of the lists in the end: %v", heard)
+				}
+				h.close()
+				shut(t, s)
+			})
+		})
+	}
+}

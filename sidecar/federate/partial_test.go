@@ -2,6 +2,7 @@ package federate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -315,11 +316,15 @@ func TestTheFederationIsReadyAsSoonAsAMemberIs(t *testing.T) {
 			t.Errorf("one of three is ready: %v after %v", err, time.Since(began))
 		}
 		shut(t, s)
-		s = federation(t, "", wedgedCheck{}, sick)
+		down := newPeer()
+		down.ready = &upstream.Error{Kind: upstream.Unreachable, Upstream: "m2", Detail: "could not be reached", Cause: errors.New("connection refused")}
+		s = federation(t, "", wedgedCheck{}, sick, down)
 		ctx, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
-		if err := s.Check(ctx); err == nil || !strings.Contains(err.Error(), io.ErrUnexpectedEOF.Error()) {
-			t.Errorf("none is ready: %v", err)
+		want := `binding "b": none of its upstreams is ready: upstream "m0": context deadline exceeded; upstream "m1": unexpected EOF; ` +
+			`upstream "m2": could not be reached: connection refused`
+		if err := s.Check(ctx); err == nil || err.Error() != want {
+			t.Errorf("none is ready: got %v\nwant %s", err, want)
 		}
 		shut(t, s)
 	})

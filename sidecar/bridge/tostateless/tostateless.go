@@ -15,8 +15,8 @@
 // Tasks of 2025-11-25 and the tasks extension have nothing in common but the name, so neither is offered.
 //
 // A Server and its sessions are safe for concurrent use. A call has no goroutine of its own; a session has one while it
-// listens, and one more for each listen that was replaced just now; Close waits for them. Not here: the other direction (package tolegacy), session ids and resumption
-// (packages proxy and session).
+// listens, and one more for each listen that was replaced just now; Close waits for them. Not here: the other direction
+// (package tolegacy), session ids and resumption (packages proxy and session).
 package tostateless
 
 import (
