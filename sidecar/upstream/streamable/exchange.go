@@ -152,9 +152,13 @@ func (x *exchange) buffered() bool {
 	case x.inChunks:
 		rest = rest[2:]
 	}
-	// A chunk with its size and some of its data; the last one, of size 0, was looked for above.
+	// A chunk with its size, which may have zeros before it, and some of its data; the last one was looked for above.
 	line := bytes.IndexByte(rest, '\n')
-	return line > 0 && line+1 < len(rest) && rest[0] != '0'
+	if line < 1 || line+1 == len(rest) {
+		return false
+	}
+	size, err := parseChunkSize(rest[:line-1])
+	return err != nil || size > 0
 }
 
 // readEnd takes the last chunk, which is empty, and finishes x.

@@ -101,3 +101,71 @@ type breaking struct {
 }
 
 func (b breaking) Write([]byte) (int, error) { return b.took, errors.New("broken") }
+
+// arrived is an exchange of chunks of which in was read from the network, and nothing more comes. reads counts who asks
+// the network all the same.
+func arrived(in []byte, inChunks bool) (x *exchange, reads *int) {
+	reads = new(int)
+	cl := &client{tasks: newTasks()}
+	c := newConn(&cl.pool, wire{readerFunc(func([]byte) (int, error) { *reads++; return 0, io.EOF })}, nil, false)
+	c.in = make([]byte, max(readBuffer, len(in)))
+	c.w = copy(c.in, in)
+	x = cl.begin(context.Background(), c, &request{}, time.Now())
+	x.head = head{status: 200, length: -1, chunked: true}
+	x.left, x.inChunks = -1, inChunks
+	if inChunks {
+		x.left = 0
+	}
+	return x, reads
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+func TestAChunkThatCameIsBufferedHoweverItsSizeIsWritten(t *testing.T) {
+	tests := map[string]bool{
+		"5\r\nhello":           true,
+		"5\r\nh":               true,
+		"00000005\r\nhello":    true,
+		"0a\r\nh":              true,
+		"5;name=value\r\nh":    true,
+		"5 \t\r\nh":            true,
+		"0\r\n\r\n":            true, // the end
+		"not a size\r\nhello":  true, // nothing is waited for before it is refused
+		"5\r\n":                false,
+		"00000005\r\n":         false,
+		"5\r":                  false,
+		"5":                    false,
+		"":                     false,
+		"0\r\n":                false,
+		"0\r\nTrailer: x\r\n":  false,
+		"000;name=value\r\n\r": false,
+	}
+	for in, want := range tests {
+		for before, inChunks := range map[string]bool{"": false, "\r\n": true} {
+			x, _ := arrived([]byte(before+in), inChunks)
+			if got := x.buffered(); got != want {
+				t.Errorf("%q, behind a chunk %v: buffered is %v, want %v", before+in, inChunks, got, want)
+			}
+		}
+	}
+}
+
+// FuzzBuffered holds that what is buffered is read without asking the network.
+func FuzzBuffered(f *testing.F) {
+	for _, in := range []string{"5\r\nhello", "0\r\n\r\n", "00000005\r\nh", "000\r\n\r\n", "x\r\nh", "5\nh", "\n\n\n", "0;\n0"} {
+		f.Add([]byte(in), false)
+		f.Add([]byte("\r\n"+in), true)
+	}
+	f.Fuzz(func(t *testing.T, in []byte, inChunks bool) {
+		x, reads := arrived(in, inChunks)
+		if !x.buffered() {
+			return
+		}
+		n, err := x.Read(make([]byte, 16))
+		if *reads > 0 || n == 0 && err == nil {
+			t.Errorf("%q, behind a chunk %v: buffered, yet %d reads of the network for %d bytes, %v", in, inChunks, *reads, n, err)
+		}
+	})
+}
