@@ -176,6 +176,7 @@ func TestMistakesInSpecs(t *testing.T) {
 		{upstreamDoc("{stdio: {command: [x], env: {A-B: x}}}"), `Upstream/a: spec.stdio.env.A-B: "A-B" is not the name of an environment variable`},
 		{upstreamDoc("{timeouts: {call: -1s}}"), `Upstream/a: spec.timeouts.call: -1s is negative, expected at least 0`},
 		{upstreamDoc("{sse: {url: 'http://h', caFile: /a.pem}}"), `Upstream/a: spec.sse.caFile: of no use with an http URL, expected https`},
+		{upstreamDoc("{sse: {url: 'http://h'}, era: stateless}"), `Upstream/a: spec.era: stateless is not spoken over sse, expected legacy or auto`},
 		{upstreamDoc("{http: {url: 'http://h', unixSocket: /a, moreUrls: ['http://i']}}"), `Upstream/a: spec.http.moreUrls: of no use with unixSocket, which is dialed for every URL`},
 		{upstreamDoc("{http: {url: 'http://h', moreUrls: ['i']}}"), `Upstream/a: spec.http.moreUrls[0]: "i" is not an absolute http(s) URL`},
 		{upstreamDoc("{health: {interval: 1ms}}"), `Upstream/a: spec.health.interval: 1ms, expected at least 1s`},

@@ -92,6 +92,7 @@ func (v *validator) upstream(u *outriggerv1.Upstream) {
 	case *outriggerv1.Upstream_Sse:
 		scheme := v.url("spec.sse.url", t.Sse.GetUrl())
 		v.caFile("spec.sse.caFile", t.Sse.GetCaFile(), scheme)
+		v.check(u.Era != outriggerv1.Era_ERA_STATELESS, "spec.era", "stateless is not spoken over sse, expected legacy or auto")
 	default:
 		v.errs.addf("spec", "no transport, expected exactly one of http, stdio and sse")
 	}

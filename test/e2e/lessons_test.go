@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -198,7 +197,7 @@ func TestQuestionsNeedNoControlPlane(t *testing.T) {
 	q := newAsker(t, a.endpoint(), "ann").asked(t, "ask", "restored")
 	ann.at(b.endpoint()).goesOn(t, "ask", "restored", q, "restored:accept:ann")
 	f.ran(t, "ask", "restored", 1)
-	if matches, err := filepath.Glob(filepath.Join(a.dir, "*")); err != nil || len(matches) == 0 {
-		t.Errorf("the state has %q (%v)", matches, err)
+	if got := a.config().Source; got.Source != "disk" || got.Connected {
+		t.Errorf("the source is %+v, want the disk, and no control plane", got)
 	}
 }
