@@ -234,6 +234,13 @@ func (s *scanner) str() bool {
 // of strings.
 func (s *scanner) plain() {
 	data, i := s.data, s.pos
+	if i+8 <= len(data) { // most strings are short
+		if marks := notPlain(data[i:]); marks != 0 {
+			s.pos = i + bits.TrailingZeros64(marks)/8
+			return
+		}
+		i += 8
+	}
 	for ; i+32 <= len(data); i += 32 {
 		b := data[i : i+32]
 		if (notPlain(b) | notPlain(b[8:]) | notPlain(b[16:]) | notPlain(b[24:])) != 0 {

@@ -230,24 +230,23 @@ func skip(raw []byte, at int) int {
 // skipString is where the string at that place ends. Most of a large message is inside of strings, so it looks at eight
 // bytes at a time (BenchmarkSkip).
 func skipString(raw []byte, at int) int {
-	for at++; ; {
-		for at+8 <= len(raw) {
-			marks := quoteOrBackslash(binary.LittleEndian.Uint64(raw[at:]))
-			if marks != 0 {
-				at += bits.TrailingZeros64(marks) / 8
-				break
-			}
+	for at++; at+8 <= len(raw); {
+		marks := quoteOrBackslash(binary.LittleEndian.Uint64(raw[at:]))
+		if marks == 0 {
 			at += 8
+			continue
 		}
-		switch raw[at] {
-		case '"':
+		if at += bits.TrailingZeros64(marks) / 8; raw[at] == '"' {
 			return at + 1
-		case '\\':
-			at += 2
-		default:
-			at++ // among the last bytes
+		}
+		at += 2
+	}
+	for ; raw[at] != '"'; at++ {
+		if raw[at] == '\\' {
+			at++
 		}
 	}
+	return at + 1
 }
 
 // quoteOrBackslash has the high bit of the first such byte of w, the lowest coming first; 0 when there is none. Bits above
