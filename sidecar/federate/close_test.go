@@ -2,11 +2,14 @@ package federate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -61,4 +64,23 @@ func TestNothingBeginsOnceTheFederationIsClosed(t *testing.T) {
 			t.Errorf("%d requests at the member after Close", after-before)
 		}
 	}
+}
+
+func TestCloseWaitsNoLongerThanItIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		deaf := newPeer().on(mcp.MethodToolsList, func(context.Context, *upstream.Call) (*upstream.Answer, error) {
+			<-release // whatever its caller says
+			return nil, &upstream.Error{Kind: upstream.Lost, Upstream: "m0", Detail: "released"}
+		})
+		s := federation(t, "", deaf)
+		newClient(t, s).do(mcp.MethodToolsList, "")
+		ctx, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		if err := s.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want the deadline", err)
+		}
+		close(release)
+		shut(t, s)
+	})
 }

@@ -16,11 +16,12 @@ import (
 )
 
 // leastRedial and mostRedial are between attempts to listen again at a member whose stream ended; askAgain before the next
-// at one that said it has none.
+// at one that said it has none. grantWithin is how long a member may take to acknowledge a listen before that is given up.
 const (
 	leastRedial = 500 * time.Millisecond
 	mostRedial  = 30 * time.Second
 	askAgain    = 5 * time.Minute
+	grantWithin = 30 * time.Second
 )
 
 // feed is one stream of a member that tells which of its lists have changed, for all listens of one scope. The federation
@@ -207,6 +208,10 @@ func (s *Server) subscribe(ctx context.Context, m *member, f filter, sc scope, t
 		return err
 	}
 	header := sc.header()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	late := time.AfterFunc(grantWithin, cancel)
+	defer late.Stop()
 	a, err := m.Server.Call(upstream.WithVia(ctx, header), &upstream.Call{Message: &msg, Header: header, Principal: sc.principal})
 	if err != nil {
 		return err
@@ -231,6 +236,7 @@ func (s *Server) subscribe(ctx context.Context, m *member, f filter, sc scope, t
 			return io.EOF
 		case got.Method == mcp.NotificationAcknowledged:
 			acknowledged = true
+			late.Stop() // if it fires now, the stream ends, and another is opened
 			if readFilter(got.Raw, got.Params).within(f).empty() {
 				return errNothingGranted
 			}

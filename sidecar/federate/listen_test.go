@@ -383,3 +383,26 @@ func TestAListenThatFailsIsTriedAgainUnlessTheMemberHasNone(t *testing.T) {
 		})
 	}
 }
+
+func TestAListenThatIsNeverAcknowledgedIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := tooled("p", "a")
+		p.on(mcp.MethodListen, func(ctx context.Context, _ *upstream.Call) (*upstream.Answer, error) {
+			silent := &peerStream{events: make(chan []byte), ctx: ctx, gone: make(chan struct{})}
+			return &upstream.Answer{Status: 200, Length: -1, Events: silent}, nil
+		})
+		s := federation(t, "", p)
+		h := newClient(t, s).listens(`{"toolsListChanged":true}`)
+		h.take() // the acknowledgement
+		time.Sleep(grantWithin)
+		p.notifies(nil)
+		time.Sleep(mostRedial)
+		h.want("when it is there at last", "tools/list_changed {}")
+		time.Sleep(10 * grantWithin)
+		if n := p.count(mcp.MethodListen); n > 4 {
+			t.Errorf("%d listens, want that the one which was acknowledged goes on", n)
+		}
+		h.close()
+		shut(t, s)
+	})
+}

@@ -1,6 +1,7 @@
 package tostateless
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -200,4 +201,26 @@ func TestAnErrorInAnswerToAListenIsTriedAgainUnlessThereIsNone(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestCloseWaitsNoLongerThanItIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		l := newListening()
+		l.script = func(s sent) (*upstream.Answer, error) {
+			<-release // whatever its caller says
+			return s.error(mcp.CodeMethodNotFound, ""), nil
+		}
+		s := New(l, Options{Upstream: "new"})
+		c := connect(t, s, "2025-11-25", `{}`)
+		out := c.listen()
+		defer out.Close()
+		ctx, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		began := time.Now()
+		if err := s.Close(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("got %v after %v, want the deadline in a second", err, time.Since(began))
+		}
+		close(release)
+	})
 }
