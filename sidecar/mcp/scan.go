@@ -203,11 +203,17 @@ func (s *scanner) find(set *keySet, name []byte) key {
 		return noKey
 	}
 	for _, known := range set.names {
-		if bytes.EqualFold(name, known) {
+		if mayFold(name, known) && bytes.EqualFold(name, known) {
 			s.noteCase(set, known)
 		}
 	}
 	return noKey
+}
+
+// mayFold reports whether a name's first byte allows it to be known but for case: most are told apart by that. Of ASCII
+// letters case is one bit; what is beyond ASCII may be any letter's other case. known is in ASCII, and not empty.
+func mayFold(name, known []byte) bool {
+	return len(name) > 0 && (name[0] >= utf8.RuneSelf || (name[0]^known[0])&^0x20 == 0)
 }
 
 // noteCase stands apart for the sake of find's stack: a scan is the deepest that a call goes.

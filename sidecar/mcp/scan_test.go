@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -422,6 +423,43 @@ func TestAStringEndsAtTheFirstByteThatIsNotPlain(t *testing.T) {
 			if want := map[bool]int{true: at, false: len(text)}[c < ' ' || c == '"' || c == '\\']; s.pos != want {
 				t.Fatalf("byte %#x at %d: stopped at %d, want %d", c, at, s.pos, want)
 			}
+		}
+	}
+}
+
+// FuzzMayFold holds that no name is ruled out which differs from a known one by case only.
+func FuzzMayFold(f *testing.F) {
+	for _, name := range []string{"", "ID", "Method", "\u017fubscription", "\u212aey", "_META", "\x7fmeta", "IO.modelcontextprotocol/loglevel"} {
+		f.Add([]byte(name), byte(0))
+	}
+	f.Fuzz(func(t *testing.T, name []byte, first byte) {
+		candidates := [][]byte{{first % utf8.RuneSelf}}
+		for _, set := range []keySet{envelopeKeys, paramsKeys, metaKeys, resultKeys, resultMetaKeys} {
+			candidates = append(candidates, set.names...)
+		}
+		for _, k := range candidates {
+			if bytes.EqualFold(name, k) && !mayFold(name, k) {
+				t.Errorf("%q differs from %q by case only, and mayFold says that it cannot", name, k)
+			}
+		}
+	})
+}
+
+func TestANameMayFoldWithEveryFormOfItsFirstLetter(t *testing.T) {
+	for c := rune(0); c < utf8.RuneSelf; c++ {
+		known := []byte(string(c))
+		for r := unicode.SimpleFold(c); ; r = unicode.SimpleFold(r) {
+			if name := []byte(string(r)); !mayFold(name, known) {
+				t.Errorf("%q is %q but for case, and mayFold says that it cannot be", name, known)
+			}
+			if r == c {
+				break
+			}
+		}
+	}
+	for _, name := range []string{"", "progress", "total"} {
+		if mayFold([]byte(name), []byte("name")) {
+			t.Errorf("%q may be name, want not", name)
 		}
 	}
 }

@@ -94,8 +94,11 @@ func fill(r io.Reader, buf []byte) (n int, err error) {
 	return n, err
 }
 
-func outcomeOf(response []byte) telemetry.Outcome {
-	if mcp.PeekOutcome(response) == mcp.OutcomeError {
+func outcomeOf(response []byte) telemetry.Outcome { return recorded(mcp.PeekOutcome(response)) }
+
+// recorded is an outcome as metrics and the access line have it.
+func recorded(o mcp.Outcome) telemetry.Outcome {
+	if o == mcp.OutcomeError {
 		return telemetry.RPCError
 	}
 	return telemetry.OK

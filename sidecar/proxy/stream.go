@@ -172,8 +172,9 @@ func (x *exchange) relay(events upstream.EventStream) error {
 		if err != nil {
 			return x.endRelay(out, err, listen && !answered)
 		}
-		x.outcome = outcomeOf(data)
-		answered = answered || mcp.PeekOutcome(data) != mcp.OutcomeUnknown
+		outcome := mcp.PeekOutcome(data)
+		x.outcome = recorded(outcome)
+		answered = answered || outcome != mcp.OutcomeUnknown
 		if err := out.sendData(data); err != nil {
 			return errClientGone
 		}

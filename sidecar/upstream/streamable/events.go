@@ -119,14 +119,13 @@ func (e *events) judge(data []byte) (passes bool, err error) {
 
 // pass reports whether a message is for the client, and takes note of the response.
 func (e *events) pass(m *mcp.Message) bool {
-	log := e.current().client.log
 	switch {
 	case m.Kind == mcp.Response && !m.Answers(e.id):
 		e.strayed = true
-		log.Debug("dropped a response to another request than the stream's")
+		e.current().client.log.Debug("dropped a response to another request than the stream's")
 		return false
 	case m.Kind == mcp.Request && e.stateless:
-		log.Debug("dropped a request, which servers do not send on the stateless wire", "method", m.Method)
+		e.current().client.log.Debug("dropped a request, which servers do not send on the stateless wire", "method", m.Method)
 		return false
 	case m.Kind == mcp.Response:
 		e.answered.Store(true)
