@@ -83,6 +83,9 @@ func Read(raw []byte, name, inputSchema mcp.Span) (tool string, ps []mcp.ParamHe
 	return tool, ps, err
 }
 
+// Some reports whether any tool is known to mirror arguments: as long as none is, there is nothing to forget.
+func (t *Tools) Some() bool { return t.some.Load() }
+
 // Merge takes note of tools: a tool without mirrored arguments is forgotten. As long as no tool has any there is nothing to
 // forget.
 func (t *Tools) Merge(principal string, found map[string][]mcp.ParamHeader) {

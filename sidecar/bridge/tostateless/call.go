@@ -274,6 +274,7 @@ func (k *call) settleError(m *mcp.Message) {
 
 func (k *call) settleResult(m *mcp.Message) {
 	w := rewrite(m, k.first.Method, k.session.version)
+	w.all = k.session.server.mirrored.Some() // or nothing is to be forgotten
 	switch w.resultType() {
 	case resultComplete:
 		k.end(w.response(k.id))

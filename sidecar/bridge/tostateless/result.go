@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
-	"github.com/outrigger-mesh/outrigger/sidecar/mirror"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 )
 
@@ -51,6 +50,7 @@ type rewriting struct {
 	m       *mcp.Message
 	members []rawjson.Member // of the result; nil when that is no object
 
+	all      bool                         // mirrored has tools too that repeat nothing
 	mirrored map[string][]mcp.ParamHeader // of the tools of a list: what their calls repeat in headers
 	dropped  []string                     // tools that the list lost, and why
 }
@@ -241,7 +241,11 @@ func (w *rewriting) block(e mcp.Span) []byte {
 func (w *rewriting) tools(list mcp.Span) []byte {
 	w.mirrored = make(map[string][]mcp.ParamHeader)
 	return rewriteElements(w.raw, list, []string{"name", "inputSchema", "outputSchema"}, func(e mcp.Span, found []mcp.Span) ([]byte, bool) {
-		name, ps, err := mirror.Read(w.raw, found[0], found[1])
+		ps, err := mcp.ParamHeaders(found[1].Of(w.raw))
+		if err == nil && len(ps) == 0 && !w.all {
+			return w.tool(e, found[2]), true // most tools, which cost no name
+		}
+		name, _ := rawjson.Text(found[0].Of(w.raw))
 		if err != nil {
 			w.dropped = append(w.dropped, name+": "+err.Error())
 			return nil, false

@@ -401,3 +401,28 @@ func TestHeadersFollowATool(t *testing.T) {
 		c.tool(`1`, "t", `{"s":"v"}`).is(t, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 	}
 }
+
+func TestAToolThatMirrorsNothingAnyMoreIsForgotten(t *testing.T) {
+	schema := `{"type":"object","properties":{"r":{"type":"string","x-mcp-header":"Region"}}}`
+	f := &fake{}
+	f.script = func(s sent) (*upstream.Answer, error) {
+		if s.Method == mcp.MethodToolsList {
+			return s.result(`{"resultType":"complete","tools":[{"name":"a","inputSchema":` + schema + `}]}`), nil
+		}
+		return s.result(`{"resultType":"complete","content":[]}`), nil
+	}
+	c := connect(t, newBridge(t, f), "2025-11-25", `{}`)
+	for i, want := range []string{"", "eu", ""} {
+		if i == 2 {
+			schema = `{"type":"object"}`
+		}
+		if i > 0 {
+			c.do(`1`, mcp.MethodToolsList, "").has(t, `"name":"a"`)
+		}
+		c.tool(`2`, "a", `{"r":"eu"}`).has(t, `"result"`)
+		calls := f.calls(mcp.MethodToolsCall)
+		if got := calls[len(calls)-1].header.Get("Mcp-Param-Region"); got != want {
+			t.Errorf("call %d repeats %q in its header, want %q", i, got, want)
+		}
+	}
+}
