@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http/httputil"
+	"strings"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -168,4 +170,44 @@ func FuzzBuffered(f *testing.F) {
 			t.Errorf("%q, behind a chunk %v: buffered, yet %d reads of the network for %d bytes, %v", in, inChunks, *reads, n, err)
 		}
 	})
+}
+
+// What came together is ready together, so that it goes out in one write, however the server cuts and counts its chunks.
+func TestEventsThatCameTogetherAreReadyTogether(t *testing.T) {
+	want := []string{progressed, progressed, result}
+	whole := data(progressed) + data(progressed) + data(result)
+	for name, parts := range map[string][]string{
+		"one chunk":              {whole},
+		"a chunk for each":       {data(progressed), data(progressed), data(result)},
+		"a chunk ends within":    {whole[:40], whole[40:]},
+		"an event ends within":   {whole[:len(whole)-1], "\n"},
+		"a chunk for every byte": strings.Split(whole, ""),
+	} {
+		for _, size := range []string{"%x", "%X", "%04x", "%08x", "%x;name=value", "%x \t"} {
+			body := ""
+			for _, part := range parts {
+				body += fmt.Sprintf(size+"\r\n%s\r\n", len(part), part)
+			}
+			wantReady(t, name+", sizes as "+size, body+"0\r\n\r\n", want)
+		}
+	}
+}
+
+// wantReady reads the messages of a body that has come, to a request with the id 1.
+func wantReady(t *testing.T, what, body string, want []string) {
+	t.Helper()
+	x, reads := arrived([]byte(body), false)
+	x.id = []byte("1")
+	e := &events{stateless: true}
+	e.begin(x)
+	for i, message := range want {
+		ready := e.Ready()
+		event, err := e.Next()
+		if !ready || err != nil || string(event.Data) != message {
+			t.Errorf("%s: message %d is ready %v, %q, %v; want ready, %q", what, i, ready, event.Data, err, message)
+		}
+	}
+	if *reads > 0 {
+		t.Errorf("%s: %d reads of the network for what had come, want none", what, *reads)
+	}
 }
