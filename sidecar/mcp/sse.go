@@ -107,17 +107,15 @@ func (e *EventReader) Next() (Event, error) {
 }
 
 // Ready reports whether Next is known to return an event with data without waiting. Only plain events are recognized:
-// lines end with LF, and the type is absent or message. more reports whether r can be read without waiting; while it
-// does, Ready reads r, so the slices of the last event may not be used any more once it was called. An error of such a
+// lines end with LF or CRLF, and the type is absent or message. more reports whether r can be read without waiting; while
+// it does, Ready reads r, so the slices of the last event may not be used any more once it was called. An error of such a
 // read is Next's to return.
 func (e *EventReader) Ready(more func() bool) bool {
 	for {
-		rest := e.buf[e.line:]
-		switch {
-		case isPlainEvent(rest):
-			return true
-		case e.err != nil, bytes.Contains(rest, []byte("\n\n")), !more():
-			return false // the end, or something that is not plainly a message, or nothing yet
+		e.finishCRLF()
+		plain, known := plainEvent(e.buf[e.line:])
+		if plain || known || e.err != nil || !more() {
+			return plain
 		}
 		e.leaveEvent()
 		e.lf = -1 // fill brings more behind what it stands for
@@ -127,14 +125,27 @@ func (e *EventReader) Ready(more func() bool) bool {
 	}
 }
 
-// isPlainEvent reports whether b begins with a whole event that holds one line of data, which is a JSON object.
-func isPlainEvent(b []byte) bool {
-	b = bytes.TrimPrefix(b, []byte("event: message\n"))
-	if bytes.HasPrefix(b, []byte("id: ")) {
-		_, b, _ = bytes.Cut(b, []byte("\n"))
+// plainEvent reports whether b begins with a whole event that holds one line of data, which is a JSON object. It is not
+// known when that takes more bytes to tell.
+func plainEvent(b []byte) (plain, known bool) {
+	for {
+		end := bytes.IndexByte(b, '\n')
+		if end < 0 {
+			return false, false
+		}
+		line := bytes.TrimSuffix(b[:end], []byte("\r"))
+		b = b[end+1:]
+		switch {
+		case len(line) == 0:
+			return plain, true
+		case bytes.HasPrefix(line, []byte("data: {")) && !plain:
+			plain = true
+		case string(line) == "event: message":
+		case bytes.HasPrefix(line, []byte("id: ")) && bytes.IndexByte(line, '\r') < 0:
+		default:
+			return false, true
+		}
 	}
-	end := bytes.IndexByte(b, '\n')
-	return bytes.HasPrefix(b, []byte("data: {")) && end > 0 && end+1 < len(b) && b[end+1] == '\n'
 }
 
 // nextLine takes a line off the buffer, buf[begin:end] without its end; not ok when the buffer has no whole line.

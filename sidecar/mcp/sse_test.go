@@ -310,7 +310,8 @@ func referenceEvents(stream string) (events []Event) {
 // FuzzEventReader compares with the reference, in chunks of any size, and reads back what AppendEvent writes.
 func FuzzEventReader(f *testing.F) {
 	for _, seed := range []string{
-		"id: 1\nevent: message\ndata: {}\n\n", "event: message\nid: 1\ndata: {}\n\ndata: {\"a\":1}\n\nid: 2\ndata:\n\ndata: {}\n\n", "data: a\r\rdata: b\r\n\r\n", "\ufeffdata\n\n: c\nretry: 10\n\n", "data: a\nid: 2\ndata: b\n\nx",
+		"id: 1\nevent: message\ndata: {}\n\n", "event: message\nid: 1\ndata: {}\n\ndata: {\"a\":1}\n\nid: 2\ndata:\n\ndata: {}\n\n", "data: a\r\rdata: b\r\n\r\n",
+		"id: 1\r\nevent: message\r\ndata: {}\r\n\r\ndata: {\"a\":1}\r\n\r\n", "id: 5\r\rdata: {}\ndata: {}\n\n", "data: {}\r\revent: x\n\n", "\ufeffdata\n\n: c\nretry: 10\n\n", "data: a\nid: 2\ndata: b\n\nx",
 	} {
 		f.Add([]byte(seed), uint8(3), uint8(12))
 	}
@@ -343,6 +344,55 @@ func FuzzEventReader(f *testing.F) {
 			t.Errorf("%q written as %q: got %v, %v; want %v", stream, wire, show(again), err, show(got))
 		}
 	})
+}
+
+func TestPlainEventsThatCameAreReady(t *testing.T) {
+	const lines, other = "data: {}\n\n", ": ping\n"
+	for event, want := range map[string]bool{
+		lines:                                true,
+		"event: message\n" + lines:           true,
+		"id: 7_12\nevent: message\n" + lines: true,
+		"event: message\nid: 7_12\n" + lines: true,
+		"event: endpoint\n" + lines:          false,
+		"id: 7_12\n\n" + lines:               false, // an event without data comes first
+		"data: {\ndata: }\n\n":               false,
+		"data: text\n\n":                     false,
+		"data: {}\n":                         false, // the end is not there
+		"data: {}":                           false,
+		"\n" + lines:                         false,
+		other + lines:                        false,
+		"retry: 10\n" + lines:                false,
+		"id: 7\revent: endpoint\r\r" + lines: false,
+	} {
+		for _, end := range []string{"\n", "\r\n"} {
+			in := strings.ReplaceAll(event, "\n", end)
+			e := NewEventReader(strings.NewReader(lines+in), 1<<20)
+			if _, err := e.Next(); err != nil { // which reads both
+				t.Fatal(err)
+			}
+			if got := e.Ready(func() bool { return false }); got != want {
+				t.Errorf("%q: ready is %v, want %v", in, got, want)
+			}
+		}
+	}
+}
+
+// An event's last LF may come with the event behind it.
+func TestAnEventBehindHalfALineEndIsReady(t *testing.T) {
+	const event = "data: {}\r\n\r\n"
+	e := NewEventReader(io.MultiReader(strings.NewReader(event[:len(event)-1]), strings.NewReader("\n"+event)), 1<<20)
+	if _, err := e.Next(); err != nil {
+		t.Fatal(err)
+	}
+	if e.Ready(func() bool { return false }) {
+		t.Error("ready though nothing more has come")
+	}
+	if !e.Ready(func() bool { return true }) {
+		t.Error("not ready though the event has come")
+	}
+	if event, err := e.Next(); err != nil || string(event.Data) != "{}" {
+		t.Errorf("got %q, %v; want {}", event.Data, err)
+	}
 }
 
 // readAsking reads all events and asks before each, with a byte more or less to be had each time. What is said to be
