@@ -117,7 +117,7 @@ func (s *Server) newCall(o *order, p *pooled, round int) *call {
 	if o.m.ProgressToken.Present() {
 		k.token = id
 	}
-	k.ctx, k.cancel = context.WithCancel(s.tasks.ctx)
+	k.ctx, k.cancel = context.WithCancel(s.tasks.Context())
 	return k
 }
 
@@ -133,12 +133,12 @@ func (s *Server) send(ctx context.Context, o *order, k *call) (*upstream.Answer,
 	r.watch(ctx)
 	if k.on.listen.asksAside() {
 		header := o.call.Header.Clone() // the client's may be gone before it is sent
-		if !s.tasks.run(func() { k.carry(header) }) {
+		if !s.tasks.Run(func() { k.carry(header) }) {
 			k.removed()
 		}
 	} else if !k.open(o.call.Header) || k.events.Ready() && k.step() { // the usual short answer needs no goroutine
 		k.end()
-	} else if !s.tasks.run(k.run) {
+	} else if !s.tasks.Run(k.run) {
 		k.removed()
 	}
 	return r.answer(ctx)

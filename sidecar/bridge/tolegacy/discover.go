@@ -65,7 +65,7 @@ func (s *Server) discover(ctx context.Context, m *mcp.Message) (*upstream.Answer
 	q := d.asking
 	if q == nil {
 		q = &inquiry{done: make(chan struct{})}
-		if !s.tasks.run(func() { s.inquire(q) }) {
+		if !s.tasks.Run(func() { s.inquire(q) }) {
 			d.mu.Unlock()
 			return nil, s.fault(upstream.Lost, "the upstream was removed", nil)
 		}
@@ -89,14 +89,14 @@ func discovered(m *mcp.Message, result []byte) *upstream.Answer {
 
 // inquire opens a session without capabilities to hear what the server says of itself, and ends it.
 func (s *Server) inquire(q *inquiry) {
-	ctx, stop := context.WithTimeout(s.tasks.ctx, s.settings.times.Connect+s.settings.times.Handshake)
+	ctx, stop := context.WithTimeout(s.tasks.Context(), s.settings.times.Connect+s.settings.times.Handshake)
 	defer stop()
 	session, about, err := s.handshake(ctx, key{capabilities: "{}"}, nil)
 	var result []byte
 	if err == nil {
 		p := &pooled{pool: s.pool, session: session, opened: closedChannel()}
 		result = discoverResult(about, hasStream(ctx, session))
-		s.tasks.run(p.end)
+		s.tasks.Run(p.end)
 	}
 	d := &s.discovery
 	d.mu.Lock()

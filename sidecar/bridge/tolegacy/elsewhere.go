@@ -37,7 +37,7 @@ func (s *Server) elsewhere(ctx context.Context, o *order, st *state) (*upstream.
 		defer stream.Close()
 		s.copy(ctx, r, stream)
 	}
-	if !s.tasks.run(task) {
+	if !s.tasks.Run(task) {
 		cancel()
 		return nil, s.fault(upstream.Lost, "the upstream was removed", stream.Close())
 	}

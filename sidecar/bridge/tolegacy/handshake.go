@@ -54,7 +54,7 @@ func (s *Server) handshake(ctx context.Context, k key, clientInfo []byte) (upstr
 	}
 	if session != nil {
 		p := &pooled{pool: s.pool, session: session, opened: closedChannel()}
-		s.tasks.run(p.end)
+		s.tasks.Run(p.end)
 	}
 	return nil, nil, err
 }

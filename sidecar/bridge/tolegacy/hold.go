@@ -115,7 +115,7 @@ func (k *call) expire(absence int) {
 	if k.outcome != nil {
 		return // the server is done already
 	}
-	if !k.server.tasks.run(func() { k.abandon(pending) }) {
+	if !k.server.tasks.Run(func() { k.abandon(pending) }) {
 		k.cancel()
 	}
 }

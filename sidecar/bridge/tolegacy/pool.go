@@ -96,7 +96,7 @@ func (o *pool) addLocked(k key, declared *capabilities, clientInfo []byte) (*poo
 	p := &pooled{pool: o, key: k, opened: make(chan struct{}), levels: newSessionLevels(), calls: newCalls()}
 	p.listen = newHub(p)
 	info := bytes.Clone(clientInfo) // the client's message may be gone before the session is open
-	if !o.server.tasks.run(func() { p.open(info, declared.mayBeAsked() || o.server.settings.onPipe) }) {
+	if !o.server.tasks.Run(func() { p.open(info, declared.mayBeAsked() || o.server.settings.onPipe) }) {
 		return nil, o.server.fault(upstream.Lost, "the upstream was removed", nil)
 	}
 	o.sessions[k] = p
@@ -154,7 +154,7 @@ func (o *pool) dropLocked(p *pooled) {
 		p.idle.Stop()
 	}
 	if p.users == 0 {
-		o.server.tasks.run(p.end)
+		o.server.tasks.Run(p.end)
 	}
 }
 
@@ -176,7 +176,7 @@ func (o *pool) release(p *pooled) {
 	switch idle := o.server.settings.sessionIdle; {
 	case p.gone:
 		if !o.closed {
-			o.server.tasks.run(p.end)
+			o.server.tasks.Run(p.end)
 		}
 	case o.closed:
 	case p.idle == nil:
@@ -199,7 +199,7 @@ func (p *pooled) expire() {
 // open is the task that opens the session. Where the server may ask, its stream is opened too.
 func (p *pooled) open(clientInfo []byte, asks bool) {
 	s := p.pool.server
-	ctx, stop := context.WithTimeout(s.tasks.ctx, s.settings.times.Connect+s.settings.times.Handshake)
+	ctx, stop := context.WithTimeout(s.tasks.Context(), s.settings.times.Connect+s.settings.times.Handshake)
 	defer stop()
 	session, about, err := s.handshake(ctx, p.key, clientInfo)
 	p.session, p.about, p.err = session, about, err
@@ -228,7 +228,7 @@ func (p *pooled) end() {
 	if p.listen != nil {
 		p.listen.close()
 	}
-	ctx, stop := context.WithTimeout(context.WithoutCancel(p.pool.server.tasks.ctx), endTime)
+	ctx, stop := context.WithTimeout(context.WithoutCancel(p.pool.server.tasks.Context()), endTime)
 	defer stop()
 	if err := p.session.Close(ctx); err != nil {
 		p.pool.server.log.Debug("a session kept for stateless clients did not end in good order", "error", err)

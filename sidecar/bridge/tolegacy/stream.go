@@ -35,8 +35,8 @@ func (h *hub) streamLocked(tries int) *stream {
 	}
 	st := &stream{known: make(chan struct{}), tries: tries}
 	var ctx context.Context
-	ctx, st.stop = context.WithCancel(h.server().tasks.ctx)
-	if !h.server().tasks.run(func() { h.read(ctx, st) }) {
+	ctx, st.stop = context.WithCancel(h.server().tasks.Context())
+	if !h.server().tasks.Run(func() { h.read(ctx, st) }) {
 		st.stop()
 		return nil
 	}

@@ -21,7 +21,7 @@ func (h *hub) release(uris []string) {
 		unused = unused || h.refs[uri] == 0
 	}
 	if unused {
-		h.server().tasks.run(h.unsubscribe)
+		h.server().tasks.Run(h.unsubscribe)
 	}
 }
 

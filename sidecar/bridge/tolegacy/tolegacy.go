@@ -27,6 +27,7 @@ import (
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/proto/resource"
+	"github.com/outrigger-mesh/outrigger/sidecar/background"
 	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/mirror"
@@ -80,7 +81,7 @@ type Server struct {
 	budget     *budget.Budget
 	clientInfo []byte
 	settings   settings
-	tasks      *tasks
+	tasks      *background.Tasks
 	pool       *pool
 	held       *heldCalls
 	declared   *capabilityCache
@@ -125,7 +126,7 @@ func New(inner upstream.Server, o Options) *Server {
 	b := spec.GetBridge()
 	s := &Server{
 		inner: inner, name: spec.GetName(), log: o.Log, sealer: o.Sealer, holder: o.Holder, peers: o.Peers, budget: o.Budget,
-		clientInfo: o.ClientInfo, tasks: newTasks(), declared: newCapabilityCache(),
+		clientInfo: o.ClientInfo, tasks: background.New(), declared: newCapabilityCache(),
 		settings: settings{
 			enabled: b.GetEnabled(), maxSessions: int(b.GetMaxSessions()), sessionIdle: b.GetSessionIdle().AsDuration(),
 			maxHeld: int(b.GetMaxHeldCalls()), heldTimeout: b.GetHeldTimeout().AsDuration(),
@@ -209,9 +210,8 @@ func (s *Server) Check(ctx context.Context) error { return s.inner.Check(ctx) }
 func (s *Server) Close(ctx context.Context) error {
 	s.pool.stop()
 	s.held.stop()
-	s.tasks.stop()
-	s.tasks.wait()
-	return errors.Join(s.pool.close(ctx), s.inner.Close(ctx))
+	s.tasks.Stop()
+	return errors.Join(s.tasks.Wait(ctx), s.pool.close(ctx), s.inner.Close(ctx))
 }
 
 func (s *Server) fault(kind upstream.Kind, detail string, cause error) *upstream.Error {
@@ -229,7 +229,7 @@ func (s *Server) gaveUp(ctx context.Context) error {
 
 // brief is a context for what nobody waits for: it ends with the Server, or after a handshake's time.
 func (s *Server) brief() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(s.tasks.ctx, s.settings.times.Handshake)
+	return context.WithTimeout(s.tasks.Context(), s.settings.times.Handshake)
 }
 
 // isGone reports whether a session refused a call because it is no more: the call did not happen.

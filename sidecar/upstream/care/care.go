@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/background"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -45,7 +46,7 @@ type Server struct {
 	checked   bool // there are active checks
 	gate      gate
 	retries   *retries // nil: nothing is sent again that may have happened
-	tasks     *tasks
+	tasks     *background.Tasks
 
 	used atomic.Bool // checks were started
 
@@ -65,7 +66,7 @@ func New(endpoints []upstream.Server, spec *outriggerv1.Upstream, o Options) *Se
 		name:    spec.GetName(),
 		log:     o.Log,
 		checked: spec.GetHealth().GetInterval().AsDuration() > 0,
-		tasks:   newTasks(),
+		tasks:   background.New(),
 		retries: newRetries(spec.GetRetry()),
 	}
 	s.gate.limit(spec.GetConcurrency())
@@ -82,7 +83,7 @@ func (s *Server) use() {
 		return
 	}
 	for _, e := range s.endpoints {
-		s.tasks.run(func() { e.watch(s.tasks.ctx) }) // or s is closed
+		s.tasks.Run(func() { e.watch(s.tasks.Context()) }) // or s is closed
 	}
 }
 
@@ -127,7 +128,7 @@ func (s *Server) enter(ctx context.Context, only *endpoint) error {
 	if err := s.refusal(only); err != nil {
 		return err // no need to wait for that
 	}
-	switch s.gate.wait(ctx, s.tasks.ctx.Done()) {
+	switch s.gate.wait(ctx, s.tasks.Context().Done()) {
 	case full:
 		return s.fault(upstream.Overloaded, fmt.Sprintf("%d calls are in flight and %d wait, as many as configured: %s",
 			s.gate.max, s.gate.maxWaiting, advice), nil)
@@ -203,7 +204,7 @@ func (s *Server) Check(ctx context.Context) error {
 	defer stop()
 	results := make(chan error, len(s.endpoints))
 	for _, e := range s.endpoints {
-		if !s.tasks.run(func() { results <- e.checkNow(ctx) }) {
+		if !s.tasks.Run(func() { results <- e.checkNow(ctx) }) {
 			return s.removed()
 		}
 	}
@@ -220,14 +221,12 @@ func (s *Server) Check(ctx context.Context) error {
 
 // Close implements upstream.Server. It closes the endpoints together and waits for every goroutine.
 func (s *Server) Close(ctx context.Context) error {
-	s.tasks.stop()
+	s.tasks.Stop()
 	var g errgroup.Group
 	for _, e := range s.endpoints {
 		g.Go(func() error { return e.inner.Close(ctx) })
 	}
-	err := g.Wait()
-	s.tasks.wait()
-	return err
+	return errors.Join(g.Wait(), s.tasks.Wait(ctx))
 }
 
 func (s *Server) fault(kind upstream.Kind, detail string, cause error) error {

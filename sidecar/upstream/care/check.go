@@ -133,7 +133,7 @@ func (e *endpoint) admitSoon(ctx context.Context) (ticket uint64, ok bool) {
 			return 0, false
 		case <-ctx.Done():
 			return 0, false
-		case <-e.server.tasks.ctx.Done():
+		case <-e.server.tasks.Context().Done():
 			return 0, false
 		}
 		if ticket, ok = e.admit(); ok {

@@ -40,9 +40,9 @@ func (s *Server) learn(e *endpoint) {
 	if !e.asked.CompareAndSwap(false, true) {
 		return
 	}
-	s.tasks.run(func() { // or s is closed
+	s.tasks.Run(func() { // or s is closed
 		defer e.asked.Store(false)
-		ctx, stop := context.WithTimeout(s.tasks.ctx, e.times.Connect+e.times.Handshake)
+		ctx, stop := context.WithTimeout(s.tasks.Context(), e.times.Connect+e.times.Handshake)
 		defer stop()
 		if _, err := e.eras(ctx); err != nil {
 			s.log.Debug("an endpoint did not say which wires it speaks", "endpoint", e.name, "error", err)
@@ -65,7 +65,7 @@ func (s *Server) ask(ctx context.Context) (mcp.Eras, error) {
 	if q == nil || !shared {
 		q = &question{done: make(chan struct{})}
 		way := context.WithoutCancel(ctx)
-		if !s.tasks.run(func() { s.answer(way, q) }) {
+		if !s.tasks.Run(func() { s.answer(way, q) }) {
 			s.mu.Unlock()
 			return 0, s.removed()
 		}
@@ -86,14 +86,14 @@ func (s *Server) ask(ctx context.Context) (mcp.Eras, error) {
 func (s *Server) answer(way context.Context, q *question) {
 	ctx, stop := context.WithCancel(way)
 	defer stop()
-	defer context.AfterFunc(s.tasks.ctx, stop)()
+	defer context.AfterFunc(s.tasks.Context(), stop)()
 	type verdict struct {
 		eras mcp.Eras
 		err  error
 	}
 	verdicts := make(chan verdict, len(s.endpoints))
 	for _, e := range s.endpoints {
-		if !s.tasks.run(func() { eras, err := e.eras(ctx); verdicts <- verdict{eras, err} }) {
+		if !s.tasks.Run(func() { eras, err := e.eras(ctx); verdicts <- verdict{eras, err} }) {
 			verdicts <- verdict{0, s.removed()}
 		}
 	}

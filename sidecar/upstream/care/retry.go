@@ -71,7 +71,7 @@ func (s *Server) sendAgain(
 			e, ticket = s.another(mcp.Stateless, tried)
 		}
 		if e == nil {
-			if !mayBeLost(err) || !s.retries.safe(c.Message) || !s.retries.again(ctx, s.tasks.ctx, attempt) {
+			if !mayBeLost(err) || !s.retries.safe(c.Message) || !s.retries.again(ctx, s.tasks.Context(), attempt) {
 				break
 			}
 			attempt++

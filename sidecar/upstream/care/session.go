@@ -62,7 +62,7 @@ func (s *session) send(ctx context.Context, c *upstream.Call) (*upstream.Answer,
 			return a, ticket, nil
 		}
 		e.failed(ctx, ticket, err)
-		if !isUnreachable(err) || !r.safe(c.Message) || !r.again(ctx, e.server.tasks.ctx, attempt) {
+		if !isUnreachable(err) || !r.safe(c.Message) || !r.again(ctx, e.server.tasks.Context(), attempt) {
 			return nil, 0, err
 		}
 	}

@@ -118,7 +118,7 @@ func (l *link) wrote(k *call) {
 // its link ends instead.
 func (l *link) cancelAtServer(k *call) {
 	if !k.own {
-		l.server.tasks.run(func() { l.tell(cancelledMessage(k.id)) }) // or the link ends, which cancels too
+		l.server.tasks.Run(func() { l.tell(cancelledMessage(k.id)) }) // or the link ends, which cancels too
 	}
 }
 
@@ -135,7 +135,7 @@ func (l *link) clientCancelled(id []byte) {
 // answered the request, so nobody waits for that.
 func (k *call) send(relay http.Header, body []byte) {
 	l := k.link
-	started := l.server.tasks.run(func() {
+	started := l.server.tasks.Run(func() {
 		defer k.stop()
 		if err := l.server.client.post(k.ctx, l, relay, body, func() { l.wrote(k) }); err != nil {
 			l.refuse(k, err)

@@ -49,7 +49,7 @@ func newLink(s *session) *link {
 		server: s.server, session: s, over: make(chan struct{}), replies: make(chan struct{}, maxReplies),
 		asked: make(map[string]struct{}),
 	}
-	l.ctx, l.stop = context.WithCancel(s.server.tasks.ctx)
+	l.ctx, l.stop = context.WithCancel(s.server.tasks.Context())
 	return l
 }
 
@@ -292,7 +292,7 @@ func (l *link) reply(response []byte) {
 		l.server.log.Warn("did not answer a request of the server's: it sends too many at once")
 		return
 	}
-	l.server.tasks.run(func() {
+	l.server.tasks.Run(func() {
 		defer func() { <-l.replies }()
 		l.tell(response)
 	})

@@ -46,7 +46,7 @@ func (l *link) open(ctx context.Context, relay http.Header) error {
 	if ctx.Err() != nil {
 		err = l.server.client.failure(ctx, ctx.Err(), true)
 	}
-	if err == nil && !l.server.tasks.run(func() { l.read(body, reader) }) {
+	if err == nil && !l.server.tasks.Run(func() { l.read(body, reader) }) {
 		err = l.server.fault(upstream.Lost, "the upstream was removed", errClosed)
 	}
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *session) reopen(ctx context.Context, old *link) (*link, error) {
 		return s.current, nil
 	case f == nil:
 		f = &flight{done: make(chan struct{})}
-		started := s.server.tasks.run(func() {
+		started := s.server.tasks.Run(func() {
 			f.link, f.err = s.replace(old)
 			close(f.done)
 		})
@@ -153,7 +153,7 @@ func (s *session) replace(old *link) (*link, error) {
 
 // again does the handshake once more, as the client did it, and tells the server what it knew of the session.
 func (s *session) again(old *link) (*link, error) {
-	ctx, stop := context.WithTimeout(s.server.tasks.ctx, s.server.timeouts.Handshake)
+	ctx, stop := context.WithTimeout(s.server.tasks.Context(), s.server.timeouts.Handshake)
 	defer stop()
 	l, _, err := s.connect(ctx, nil)
 	switch {

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/background"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream/streamable"
@@ -52,7 +53,7 @@ type Server struct {
 	timeouts upstream.Timeouts
 	client   *client
 	own      ownMessages
-	tasks    *tasks
+	tasks    *background.Tasks
 
 	checker checker
 
@@ -78,7 +79,7 @@ func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
 		log:      o.Log,
 		timeouts: upstream.TimeoutsOf(spec.GetTimeouts()),
 		own:      newOwnMessages(o.ClientInfo),
-		tasks:    newTasks(),
+		tasks:    background.New(),
 		checker:  checker{turn: make(chan struct{}, 1)},
 		sessions: make(map[*session]struct{}),
 	}
@@ -165,8 +166,8 @@ func (s *Server) Close(ctx context.Context) error {
 		g.Go(func() error { return ses.Close(ctx) })
 	}
 	err := g.Wait()
-	s.tasks.stop()
-	s.tasks.wait()
+	s.tasks.Stop()
+	err = errors.Join(err, s.tasks.Wait(ctx))
 	s.client.transport.CloseIdleConnections()
 	return err
 }

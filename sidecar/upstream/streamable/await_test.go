@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/background"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 )
 
@@ -80,7 +81,7 @@ func TestEventsComeWholeThroughWaits(t *testing.T) {
 	const stream = "1d\r\n: hello\nid: 1\ndata: {\"a\":1}\n\n\r\n2;x=y\r\n: \r\n2\r\n\n\n\r\n10\r\ndata: {\"b\":2}\r\n\n\r\n0\r\n\r\n"
 	for cut := 1; cut < len(stream); cut++ {
 		c, server := pair(t)
-		cl := &client{tasks: newTasks()}
+		cl := &client{tasks: background.New()}
 		x := cl.begin(context.Background(), c, &request{timeout: 10 * time.Second}, time.Now())
 		x.head = head{status: 200, length: -1, chunked: true}
 		x.left = -1

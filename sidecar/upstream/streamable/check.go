@@ -90,8 +90,8 @@ func (s *Server) openChecker(ctx context.Context) error {
 
 // abandon closes a session of the checker's in the background: no check waits for what the server says to that.
 func (s *Server) abandon(session upstream.Session) {
-	s.tasks.run(func() { // or it ends with s
-		ctx, stop := context.WithTimeout(s.tasks.ctx, cancelTime)
+	s.tasks.Run(func() { // or it ends with s
+		ctx, stop := context.WithTimeout(s.tasks.Context(), cancelTime)
 		defer stop()
 		if err := session.Close(ctx); err != nil {
 			s.log.Debug("a session of readiness checks was not closed", "error", err)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/background"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -209,7 +210,7 @@ func TestAnEventAboveTheLimitIsRefusedAndNotHeld(t *testing.T) {
 func TestCheckingABodyDoesNotAllocate(t *testing.T) {
 	id := []byte("1")
 	for _, body := range []string{result, `{"jsonrpc":"2.0","id":1,"result":"` + strings.Repeat("x", 2*readBuffer)} {
-		cl := &client{tasks: newTasks()}
+		cl := &client{tasks: background.New()}
 		c := newConn(&cl.pool, wire{strings.NewReader("")}, nil, false)
 		c.in = []byte(body)[:min(len(body), readBuffer)]
 		c.w = len(c.in)

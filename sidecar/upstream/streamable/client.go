@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/background"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -15,7 +16,7 @@ import (
 type client struct {
 	upstream       string // the resource's name
 	log            *slog.Logger
-	tasks          *tasks
+	tasks          *background.Tasks
 	pool           pool
 	post, get, del string // fixed heads
 	credentialed   bool   // they hold a credential

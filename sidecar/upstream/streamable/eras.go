@@ -61,7 +61,7 @@ func (s *Server) Eras(ctx context.Context) (mcp.Eras, error) {
 		return 0, c.failure
 	case f == nil:
 		f = newFlight[mcp.Eras]()
-		if !s.tasks.run(func() { f.land(s.probe(via)) }) {
+		if !s.tasks.Run(func() { f.land(s.probe(via)) }) {
 			c.mu.Unlock()
 			return 0, s.client.fault(upstream.Unreachable, "the upstream was removed", errClosed)
 		}
@@ -101,7 +101,7 @@ func isLoop(err error) bool {
 
 // ask sends server/discover and judges the answer (basic/versioning, "Backward Compatibility").
 func (s *Server) ask(via string) (mcp.Eras, error) {
-	status, body, err := s.discover(s.tasks.ctx, via)
+	status, body, err := s.discover(s.tasks.Context(), via)
 	var eras mcp.Eras
 	switch {
 	case err != nil:
@@ -134,7 +134,7 @@ func (s *Server) initializes(failure error) bool {
 	if !errors.As(failure, &fault) || fault.Kind == upstream.Unreachable || fault.Kind == upstream.Unauthorized {
 		return false
 	}
-	session, answer, err := s.Open(s.tasks.ctx, &upstream.Call{Message: s.own.initialize})
+	session, answer, err := s.Open(s.tasks.Context(), &upstream.Call{Message: s.own.initialize})
 	if answer != nil {
 		_ = answer.Close() // a body in memory
 	}

@@ -220,7 +220,7 @@ func (x *exchange) readTail() {
 		// The call was answered: that its context ends now is no cancellation.
 		x.hooks, x.stop = nil, nil
 		x.conn.limitNow(time.Now().Add(tailTime))
-		if !x.client.tasks.run(x.readEnd) {
+		if !x.client.tasks.Run(x.readEnd) {
 			x.finish(false)
 		}
 	}

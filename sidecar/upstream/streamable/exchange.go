@@ -79,7 +79,7 @@ func (x *exchange) ContextEnded() {
 		return
 	}
 	_ = c.net.SetDeadline(time.Unix(1, 0)) // wakes the reader; the connection stays until the server was told
-	if !x.client.tasks.run(func() { x.canceller.cancel(x.id); c.close() }) {
+	if !x.client.tasks.Run(func() { x.canceller.cancel(x.id); c.close() }) {
 		c.close()
 	}
 }
@@ -301,7 +301,7 @@ func (x *exchange) failure(err error, sent bool) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		kind, detail = upstream.TimedOut, "no whole answer within the time configured"
 		if x.canceller != nil {
-			x.client.tasks.run(func() { x.canceller.cancel(x.id) })
+			x.client.tasks.Run(func() { x.canceller.cancel(x.id) })
 		}
 	case !sent:
 		kind, detail = upstream.Unreachable, "the connection broke before anything was sent"

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/background"
 )
 
 // wire is a connection whose server sends fixed bytes and then closes.
@@ -27,7 +29,7 @@ func (wire) SetWriteDeadline(time.Time) error { return nil }
 
 // bodyOf reads a body of chunks that arrives as r gives it.
 func bodyOf(r io.Reader) ([]byte, error) {
-	cl := &client{tasks: newTasks()}
+	cl := &client{tasks: background.New()}
 	x := cl.begin(context.Background(), newConn(&cl.pool, wire{r}, nil, false), &request{}, time.Now())
 	x.head = head{status: 200, length: -1, chunked: true}
 	x.left = -1
@@ -64,7 +66,7 @@ func TestAConnectionIsGivenBackOnlyAfterItsWholeBody(t *testing.T) {
 		"3\r\nabc\r\n0\r\nTrailer: x\ry\r\n\r\n": true,
 	}
 	for in, want := range tests {
-		cl := &client{tasks: newTasks()}
+		cl := &client{tasks: background.New()}
 		cl.pool.maxIdle = 1
 		c := newConn(&cl.pool, wire{bytes.NewReader([]byte(in))}, nil, false)
 		x := cl.begin(context.Background(), c, &request{}, time.Now())
@@ -108,7 +110,7 @@ func (b breaking) Write([]byte) (int, error) { return b.took, errors.New("broken
 // the network all the same.
 func arrived(in []byte, inChunks bool) (x *exchange, reads *int) {
 	reads = new(int)
-	cl := &client{tasks: newTasks()}
+	cl := &client{tasks: background.New()}
 	c := newConn(&cl.pool, wire{readerFunc(func([]byte) (int, error) { *reads++; return 0, io.EOF })}, nil, false)
 	c.in = make([]byte, max(readBuffer, len(in)))
 	c.w = copy(c.in, in)

@@ -21,7 +21,7 @@ func (s *session) reopen(ctx context.Context, old *incarnation) (*incarnation, e
 		return s.current, nil
 	case f == nil:
 		f = newFlight[*incarnation]()
-		if !s.server.tasks.run(func() { f.land(s.replace(old)) }) {
+		if !s.server.tasks.Run(func() { f.land(s.replace(old)) }) {
 			s.mu.Unlock()
 			return nil, s.gone("the upstream was removed", errClosed)
 		}
@@ -46,7 +46,7 @@ func (s *session) replace(old *incarnation) (*incarnation, error) {
 	case err != nil:
 		return nil, err
 	case closed:
-		_ = s.end(s.server.tasks.ctx, in) // or the server forgets it in time
+		_ = s.end(s.server.tasks.Context(), in) // or the server forgets it in time
 		return nil, s.gone("the session was closed", errClosed)
 	}
 	s.server.log.Info("opened a session again that the server had forgotten")
@@ -55,7 +55,7 @@ func (s *session) replace(old *incarnation) (*incarnation, error) {
 
 // again does the handshake once more, as the client did it, and tells the server what it knew of the session.
 func (s *session) again(old *incarnation) (*incarnation, error) {
-	ctx, stop := context.WithTimeout(s.server.tasks.ctx, s.server.timeouts.Handshake)
+	ctx, stop := context.WithTimeout(s.server.tasks.Context(), s.server.timeouts.Handshake)
 	defer stop()
 	in, _, err := s.server.handshake(ctx, s.initialize, s.initializeID, nil)
 	switch {
@@ -69,7 +69,7 @@ func (s *session) again(old *incarnation) (*incarnation, error) {
 		err = s.catchUp(ctx, in)
 	}
 	if err != nil {
-		s.server.tasks.run(func() { _ = s.end(s.server.tasks.ctx, in) }) // or the server forgets it in time
+		s.server.tasks.Run(func() { _ = s.end(s.server.tasks.Context(), in) }) // or the server forgets it in time
 		return nil, err
 	}
 	return in, nil

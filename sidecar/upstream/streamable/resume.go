@@ -55,7 +55,7 @@ func (r *resumption) after(e *events, err error) (*exchange, error) {
 	for isBroken(err) && r.ctx.Err() == nil && r.attempts < maxResumes {
 		r.attempts++
 		if !r.wait() {
-			r.session.server.tasks.run(func() { r.cancel(e.id) }) // no exchange carries the call, so none does it
+			r.session.server.tasks.Run(func() { r.cancel(e.id) }) // no exchange carries the call, so none does it
 			return nil, r.session.server.client.unreachable(r.ctx, r.ctx.Err())
 		}
 		var x *exchange

@@ -27,6 +27,7 @@ import (
 	"time"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/background"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -56,7 +57,7 @@ type Server struct {
 	log      *slog.Logger
 	timeouts upstream.Timeouts
 	own      ownMessages
-	tasks    *tasks
+	tasks    *background.Tasks
 
 	eras    eraCache
 	checker checker
@@ -86,7 +87,7 @@ func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
 		log:      o.Log,
 		timeouts: upstream.TimeoutsOf(spec.GetTimeouts()),
 		own:      newOwnMessages(o.ClientInfo),
-		tasks:    newTasks(),
+		tasks:    background.New(),
 		eras:     eraCache{fixed: fixedEras(spec.GetEra()), probes: make(map[string]*flight[mcp.Eras])},
 		checker:  checker{turn: make(chan struct{}, 1)},
 		sessions: make(map[*session]struct{}),
@@ -183,8 +184,7 @@ func (s *Server) Close(ctx context.Context) error {
 	s.sessions = nil
 	s.mu.Unlock()
 	err := endAll(ctx, open)
-	s.tasks.stop()
+	s.tasks.Stop()
 	s.client.pool.close()
-	s.tasks.wait()
-	return err
+	return errors.Join(err, s.tasks.Wait(ctx))
 }

@@ -110,7 +110,7 @@ func (in *incarnation) forgotten(r *errorAnswer) bool {
 // cancel implements canceller, with the call's own id. It takes a connection of its own, so it overtakes whatever the
 // call's carries.
 func (in *incarnation) cancel(id []byte) {
-	ctx, stop := context.WithTimeout(in.server.tasks.ctx, cancelTime)
+	ctx, stop := context.WithTimeout(in.server.tasks.Context(), cancelTime)
 	defer stop()
 	x, err := in.server.client.send(ctx, &request{
 		method: http.MethodPost, body: cancelledMessage(id), version: in.version, session: in.id,
