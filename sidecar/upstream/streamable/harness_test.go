@@ -3,6 +3,7 @@ package streamable
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -113,8 +114,8 @@ func responseOf(t testing.TB, a *upstream.Answer, err error) (response string, b
 // wantKind holds that err is an *upstream.Error of a kind, whose text says nothing but the upstream's name and what happened.
 func wantKind(t testing.TB, err error, want upstream.Kind) {
 	t.Helper()
-	e, ok := err.(*upstream.Error)
-	if !ok || e.Kind != want {
+	var e *upstream.Error
+	if !errors.As(err, &e) || e.Kind != want {
 		t.Fatalf("error %v (%T), want one of kind %s", err, err, want.Reason())
 	}
 	if e.Upstream != "weather" || strings.Contains(e.Error(), "127.0.0.1") {
