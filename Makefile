@@ -19,8 +19,10 @@ build: ## Build the programs into bin/.
 quickstart: build ## Run a whole mesh here until Ctrl-C; ONCE=1 checks every step and stops.
 	./deploy/quickstart/run.sh
 
+# Everything that tests need is installed then, so none may skip for want of it.
+test: export CI := true
 test: ## Run every test: Go with the race detector, then conformance and interop. Installs what is missing.
-	tools/packages.sh gcc redis-server nginx taskset node npm
+	tools/packages.sh gcc redis-server nginx taskset curl node npm
 	$(INTEROP)/install.sh
 	$(MAKE) test-fast
 	$(MAKE) conformance

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -28,7 +29,7 @@ const DefaultNoiseLimit = 0.05
 const readyTimeout = 20 * time.Second
 
 // Programs are the files that a Layout starts. An empty one is looked up by its usual name when it is needed: in bin/
-// for ours, on the PATH for others.
+// for ours, on the PATH for others, and for nginx in /usr/sbin too.
 type Programs struct {
 	Sidecar, ControlPlane, Load, Null string
 	Nginx, Redis                      string
@@ -41,13 +42,24 @@ func (p Programs) withDefaults() Programs {
 		name string
 	}{
 		{&p.Sidecar, "bin/sidecar"}, {&p.ControlPlane, "bin/controlplane"}, {&p.Load, "bin/bench/load"},
-		{&p.Null, "bin/bench/null"}, {&p.Nginx, "nginx"}, {&p.Redis, "redis-server"},
+		{&p.Null, "bin/bench/null"}, {&p.Nginx, nginxProgram()}, {&p.Redis, "redis-server"},
 	} {
 		if *d.at == "" {
 			*d.at = d.name
 		}
 	}
 	return p
+}
+
+// nginxProgram is nginx where Debian has it, which is not on everybody's PATH.
+func nginxProgram() string {
+	const there = "/usr/sbin/nginx"
+	if _, err := exec.LookPath("nginx"); err != nil {
+		if _, err := exec.LookPath(there); err == nil {
+			return there
+		}
+	}
+	return "nginx"
 }
 
 // Layout is a set of running processes.

@@ -71,6 +71,17 @@ func newLayout(t *testing.T) *Layout {
 	return l
 }
 
+// needs skips a test on a machine without a program. Where CI is set everything was installed, and it fails.
+func needs(t *testing.T, program string) {
+	t.Helper()
+	if _, err := exec.LookPath(program); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+}
+
 func TestProxiesHaveTheLastCoreToThemselves(t *testing.T) {
 	for _, tc := range []struct {
 		cores int
@@ -419,10 +430,8 @@ func TestAProcessThatDoesNotBecomeReadyIsNamedWithItsLog(t *testing.T) {
 }
 
 func TestNginxPassesCallsOn(t *testing.T) {
-	if _, err := exec.LookPath("nginx"); err != nil {
-		t.Skip("no nginx here")
-	}
 	l := newLayout(t)
+	needs(t, l.programs.Nginx)
 	up, err := l.Null(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -465,10 +474,8 @@ func TestAClosedLayoutStartsNothing(t *testing.T) {
 }
 
 func TestRedisServes(t *testing.T) {
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		t.Skip("no redis-server here")
-	}
 	l := newLayout(t)
+	needs(t, l.programs.Redis)
 	p, err := l.Redis(t.Context())
 	if err != nil {
 		t.Fatal(err)

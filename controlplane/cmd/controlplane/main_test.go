@@ -395,7 +395,7 @@ func TestTheAPIIsServedOverTLSByTheOwnAuthority(t *testing.T) {
 		t.Error("served in clear text too")
 	}
 	t.Run("to curl", func(t *testing.T) {
-		if _, err := exec.LookPath("curl"); err != nil {
+		if _, err := exec.LookPath("curl"); err != nil && os.Getenv("CI") == "" {
 			t.Skip("no curl")
 		}
 		url := "https://" + p.started.API + "/healthz"
