@@ -78,11 +78,13 @@ func TestAMemberWithoutEndIsCutAndSaysSo(t *testing.T) {
 		{"long pages", "too_long", func(n int) string { return fmt.Sprint(n) }, `,"x":"` + strings.Repeat("x", 9<<20) + `"`, 20},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := newPeer().paged("m0", numbered("t", 100), 10, c.cursor, c.more+forAll)
-			l := newClient(t, federation(t, "lists: {maxPages: 3}", p, tooled("m1", "one"))).list(tools, "")
-			if len(l.keys) != c.tools+1 || fmt.Sprint(l.faults) != "[{m0 "+c.reason+" false}]" {
-				t.Errorf("got %d tools and %v, want %d and %s", len(l.keys), l.faults, c.tools+1, c.reason)
-			}
+			synctest.Test(t, func(t *testing.T) { // so that a slow machine is not a slow member
+				p := newPeer().paged("m0", numbered("t", 100), 10, c.cursor, c.more+forAll)
+				l := newClient(t, federation(t, "lists: {maxPages: 3}", p, tooled("m1", "one"))).list(tools, "")
+				if len(l.keys) != c.tools+1 || fmt.Sprint(l.faults) != "[{m0 "+c.reason+" false}]" {
+					t.Errorf("got %d tools and %v, want %d and %s", len(l.keys), l.faults, c.tools+1, c.reason)
+				}
+			})
 		})
 	}
 }

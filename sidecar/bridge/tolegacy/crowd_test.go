@@ -100,9 +100,10 @@ func TestTwoHundredClientsGetTheirOwn(t *testing.T) {
 			most = max(most, s.heldForTest())
 		}
 	}
-	if left := s.heldForTest(); left != crowd/10 || most > crowd || most < crowd/10 {
-		t.Errorf("%d calls are held at the end and were %d at most, want %d of those who left and at most %d", left, most, crowd/10, crowd)
+	if most > crowd || most < crowd/10 {
+		t.Errorf("%d calls were held at most, want no more than %d", most, crowd)
 	}
+	eventually(t, "only calls of those who left are held", func() bool { return s.heldForTest() == crowd/10 })
 	if n := s.sessionsForTest(); n != 8 {
 		t.Errorf("%d sessions, want one for each principal", n)
 	}
