@@ -1,6 +1,6 @@
 // Package record is what a benchmark run writes down, as lines of JSON: the environment, each scenario with how it is to
-// be read, and a row for each measurement. The file describes itself, so that a report or a comparison needs nothing
-// but it.
+// be read, a row for each measurement, and how it ended. The file describes itself, so that a report or a comparison
+// needs nothing but it.
 //
 // Other programs read these lines: add fields; never rename one or change its unit.
 package record
@@ -12,6 +12,7 @@ const (
 	KindEnvironment = "environment"
 	KindScenario    = "scenario"
 	KindRow         = "row"
+	KindOutcome     = "outcome"
 )
 
 // Line is one line of a run's rows.jsonl. Exactly one of the pointers is set, the one that Kind names.
@@ -20,6 +21,7 @@ type Line struct {
 	Environment *Environment `json:"environment,omitempty"`
 	Scenario    *Scenario    `json:"scenario,omitempty"`
 	Row         *Row         `json:"row,omitempty"`
+	Outcome     *Outcome     `json:"outcome,omitempty"`
 }
 
 // Environment is what a run was made on and with.
@@ -37,6 +39,14 @@ type Environment struct {
 	Pinned     map[string]string `json:"pinned"`   // cores by process, as taskset takes them; absent: not pinned
 	Config     map[string]string `json:"config"`   // by process: the configuration it ran with
 	NoiseLimit float64           `json:"noiseLimit"`
+}
+
+// Outcome is how a run ended: its last line. A run that was killed has none.
+type Outcome struct {
+	Problem string `json:"problem,omitempty"` // why the run is not valid; empty: it is
+	Again   int    `json:"again"`             // rows that were discarded because of noise, and measured again
+	Noisy   int    `json:"noisy"`             // rows that stayed noisy to the last try, counted or not
+	Failed  int    `json:"failed"`            // rows with failures or wrong answers
 }
 
 // Scenario says what was measured and how its rows are to be read.

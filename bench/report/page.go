@@ -77,7 +77,11 @@ var digitsInReason = regexp.MustCompile(`[0-9]+(\.[0-9]+)?`)
 
 // writeDiscarded says how many rows do not count and why; reasons that differ only in numbers are one.
 func writeDiscarded(w io.Writer, r *run) {
-	fmt.Fprintf(w, "**Rows:** %s count, %s were discarded.\n\n", number(float64(r.valid), 0), number(float64(len(r.discarded)), 0))
+	fmt.Fprintf(w, "**Rows:** %s count, %s were discarded", number(float64(r.valid), 0), number(float64(len(r.discarded)), 0))
+	if o := r.outcome; o != nil {
+		fmt.Fprintf(w, " (%d because of noise, and measured again). %d stayed noisy to the last try, %d failed", o.Again, o.Noisy, o.Failed)
+	}
+	fmt.Fprint(w, ".\n\n")
 	counts := map[string]int{}
 	for _, row := range r.discarded {
 		counts[row.Scenario+": "+digitsInReason.ReplaceAllString(row.Discarded, "N")]++

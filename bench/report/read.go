@@ -23,7 +23,8 @@ type run struct {
 	tables    []*table // one for each scenario, as they came
 	valid     int
 	discarded []record.Row
-	notes     []string // what was wrong with the file, in sentences
+	outcome   *record.Outcome // nil: it does not say
+	notes     []string        // what was wrong with the file, in sentences
 }
 
 func (r *run) note(sentence string) { r.notes = append(r.notes, sentence) }
@@ -92,6 +93,8 @@ func (c *collector) add(line record.Line) {
 		c.describe(*line.Scenario)
 	case line.Kind == record.KindRow && line.Row != nil:
 		c.measure(*line.Row)
+	case line.Kind == record.KindOutcome && line.Outcome != nil:
+		c.run.outcome = line.Outcome
 	default:
 		c.unknown++
 	}
@@ -131,6 +134,9 @@ func (c *collector) finish() (*run, error) {
 		t.index()
 	}
 	r.tables = slices.DeleteFunc(r.tables, func(t *table) bool { return len(t.rows) == 0 && !r.discards(t.Name) })
+	if r.outcome != nil && r.outcome.Problem != "" {
+		r.note("This run is not valid: " + r.outcome.Problem + ".")
+	}
 	if c.environments == 0 {
 		r.note("The file does not say what the run was made on.")
 	}

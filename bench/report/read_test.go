@@ -177,3 +177,24 @@ func FuzzMicro(f *testing.F) {
 		checkTables(t, page.String())
 	})
 }
+
+func TestThePageSaysHowTheRunEnded(t *testing.T) {
+	rows := `{"kind":"scenario","scenario":{"name":"s"}}` + "\n" + `{"kind":"row","row":{"scenario":"s","subject":"x"}}` + "\n"
+	for _, tc := range []struct{ last, want, never string }{
+		{"", "**Rows:** 1 count, 0 were discarded.", "not valid"},
+		{`{"kind":"outcome","outcome":{"again":2,"noisy":0,"failed":0}}`,
+			"0 were discarded (2 because of noise, and measured again). 0 stayed noisy to the last try, 0 failed.", "not valid"},
+		{`{"kind":"outcome","outcome":{"problem":"3 of 4 rows stayed noisy | x","again":4,"noisy":3,"failed":0}}`,
+			`> **Note.** This run is not valid: 3 of 4 rows stayed noisy &#124; x.`, "does not know"},
+	} {
+		r, err := read(strings.NewReader(rows + tc.last))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var page strings.Builder
+		writePage(&page, r, nil, nil)
+		if got := page.String(); !strings.Contains(got, tc.want) || strings.Contains(got, tc.never) {
+			t.Errorf("after the outcome %s the page is\n%s\nwant %q in it, and not %q", tc.last, got, tc.want, tc.never)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/bench/layout"
@@ -65,6 +66,18 @@ func verdict(t scenario.Tally, keepNoisy bool) error {
 	return nil
 }
 
+// outcome is how a run ended, with what it adds up to or with an error.
+func outcome(t scenario.Tally, keepNoisy bool, err error) record.Line {
+	if err == nil {
+		err = verdict(t, keepNoisy)
+	}
+	o := record.Outcome{Again: t.Again, Noisy: t.Noisy, Failed: t.Failed}
+	if err != nil {
+		o.Problem = strings.TrimPrefix(err.Error(), errInvalid.Error()+": ")
+	}
+	return record.Line{Kind: record.KindOutcome, Outcome: &o}
+}
+
 // freshFolder makes a folder that does not exist yet, with a number added to its name if need be.
 func freshFolder(parent, name string) (string, error) {
 	if err := os.MkdirAll(parent, 0o755); err != nil {
@@ -102,13 +115,14 @@ func (r *rows) write(l record.Line) error {
 	return err
 }
 
-// measureInto runs the scenarios one after the other, their rows in dir, which is emptied of an earlier run's.
+// measureInto runs the scenarios one after the other, their rows in dir, which is emptied of an earlier run's. The last
+// line says how it ended, also when it was interrupted.
 func measureInto(ctx context.Context, o *options, dir string, describe func(record.Scenario) record.Scenario, progress io.Writer) (total scenario.Tally, err error) {
 	r, err := newRows(dir)
 	if err != nil {
 		return total, err
 	}
-	defer func() { err = errors.Join(err, r.file.Close()) }()
+	defer func() { err = errors.Join(err, r.write(outcome(total, o.keepNoisy, err)), r.file.Close()) }()
 	e := layout.Environment(ctx, o.command, o.programs)
 	for _, p := range o.peers {
 		e.Config[p.Name] = p.Command

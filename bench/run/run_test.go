@@ -253,8 +253,8 @@ func TestAnInterruptedRunLeavesItsRowsAndNoProcess(t *testing.T) {
 	if rows, _ := readRows(t, dir); len(rows) < 4 {
 		t.Errorf("%d rows are left, want those of the first case", len(rows))
 	}
-	if _, err := os.Stat(filepath.Join(dir, "out", "README.md")); err != nil {
-		t.Errorf("no report of what was measured: %v", err)
+	if page, err := os.ReadFile(filepath.Join(dir, "out", "README.md")); err != nil || !bytes.Contains(page, []byte("This run is not valid: path: ")) {
+		t.Errorf("the report (%v) of what was measured does not say that the run is not valid: %s", err, page)
 	}
 }
 
@@ -357,6 +357,10 @@ func TestARunWithTooMuchNoiseIsInvalid(t *testing.T) {
 		err := verdict(tc.tally, tc.keep)
 		if errors.Is(err, errInvalid) != tc.invalid || (err != nil) != (tc.invalid || tc.failed) {
 			t.Errorf("verdict(%+v, keep %v) = %v", tc.tally, tc.keep, err)
+		}
+		o := outcome(tc.tally, tc.keep, nil).Outcome
+		if says := strings.Contains(o.Problem, "of 10"); says != (err != nil) || o.Noisy != tc.tally.Noisy || o.Failed != tc.tally.Failed {
+			t.Errorf("the outcome of %+v is %+v, want its counts, and a problem only when the verdict is one: %v", tc.tally, o, err)
 		}
 	}
 	if got := status(fmt.Errorf("x: %w", errInvalid), io.Discard); got != exitInvalid {
