@@ -18,8 +18,12 @@ const (
 // fault, when the breaker would let somebody try, and when a call waits for it. It ends with ctx.
 func (e *endpoint) watch(ctx context.Context) {
 	for {
-		due := e.nextCheck(time.Now())
-		t := time.NewTimer(time.Until(due))
+		wait := time.Until(e.nextCheck(time.Now()))
+		if wait <= 0 && ctx.Err() == nil {
+			e.look(ctx)
+			continue
+		}
+		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 			t.Stop()
