@@ -11,17 +11,18 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream/settings"
 )
 
 // call is one request in flight on a link.
 type call struct {
 	// Set by begin, never changed.
 	link    *link
-	key     string   // of the id
-	id      []byte   // its token
-	token   string   // the key of the progress token; empty when it gave none
-	own     bool     // it is the sidecar's, which nothing else of the server's belongs to
-	setting *setting // what the server grants with its result; nil for most
+	key     string            // of the id
+	id      []byte            // its token
+	token   string            // the key of the progress token; empty when it gave none
+	own     bool              // it is the sidecar's, which nothing else of the server's belongs to
+	setting *settings.Setting // what the server grants with its result; nil for most
 	box     *mailbox
 	ctx     context.Context // of the POST
 	stop    context.CancelFunc
@@ -47,8 +48,8 @@ func (l *link) begin(ctx context.Context, m *mcp.Message, timeout time.Duration,
 	if m.ProgressToken.Present() {
 		k.token = keyOf(m.ProgressToken.Of(m.Raw))
 	}
-	if !own && isSetting(m) {
-		set := newSetting(m)
+	if !own && settings.Is(m) {
+		set := settings.New(m)
 		k.setting = &set
 	}
 	l.mu.Lock()

@@ -177,7 +177,7 @@ func (l *link) respond(m *mcp.Message) {
 		return
 	}
 	if k.setting != nil && m.Result.Present() {
-		l.session.settings.remember(*k.setting)
+		l.session.settings.Remember(*k.setting)
 	}
 	k.box.finish(bytes.Clone(m.Raw))
 }

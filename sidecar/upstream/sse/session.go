@@ -9,6 +9,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream/settings"
 )
 
 // session is one client's session. The link behind it may be another after the server forgot it; the client does not see
@@ -20,7 +21,7 @@ type session struct {
 	box        *mailbox    // what belongs to no call, until a stream takes it
 	listeners  atomic.Int32
 
-	settings settings // has a lock of its own
+	settings settings.Kept // has a lock of its own
 
 	mu          sync.Mutex // guards below; taken before a link's
 	current     *link      // set by Open

@@ -12,6 +12,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream/settings"
 )
 
 const (
@@ -26,7 +27,7 @@ type session struct {
 	initialize   []byte // the client's own, for opening the session again
 	initializeID []byte // its id
 
-	settings settings // has a lock of its own
+	settings settings.Kept // has a lock of its own
 
 	mu          sync.Mutex // guards below; taken before a listen's
 	current     *incarnation
@@ -75,8 +76,8 @@ func (s *session) accept(ctx context.Context, in *incarnation, m *mcp.Message, x
 	switch {
 	case err != nil:
 		return nil, err
-	case isSetting(m):
-		return s.watch(newSetting(m), x, answer)
+	case settings.Is(m):
+		return s.watch(settings.New(m), x, answer)
 	case m.Kind == mcp.Request:
 		return answer, nil
 	case m.Method == mcp.NotificationInitialized:

@@ -14,6 +14,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream/settings"
 )
 
 func subscription(method, uri string) string {
@@ -49,7 +50,7 @@ func (l *legacyServer) settingsOf(session string) (params []string) {
 	defer l.mu.Unlock()
 	for _, r := range l.requests {
 		m, _ := mcp.Scan([]byte(r.body), mcp.Limits{}) // GET and DELETE have none
-		if isSetting(&m) && r.header.Get("Mcp-Session-Id") == session {
+		if settings.Is(&m) && r.header.Get("Mcp-Session-Id") == session {
 			params = append(params, string(m.Params.Of(m.Raw)))
 		}
 	}
@@ -102,7 +103,7 @@ func TestASessionWhoseSettingsAreNotGrantedAgainIsGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := newLegacyServer(t, func(l *legacyServer) {
 				l.answer = func(w http.ResponseWriter, r *http.Request, m *mcp.Message) {
-					if r.Header.Get("Mcp-Session-Id") == "session-1" || !isSetting(m) {
+					if r.Header.Get("Mcp-Session-Id") == "session-1" || !settings.Is(m) {
 						granter(false, "")(w, r, m)
 					} else {
 						second(w, r, m)
@@ -126,7 +127,7 @@ func TestASessionWhoseSettingsAreNotGrantedAgainIsGone(t *testing.T) {
 }
 
 func TestASessionWithMoreSettingsThanAreKeptIsGone(t *testing.T) {
-	many := make([]string, maxSubscriptions)
+	many := make([]string, settings.MaxSubscriptions)
 	for i := range many {
 		many[i] = subscription("subscribe", fmt.Sprintf("file:///%d", i))
 	}
@@ -137,24 +138,24 @@ func TestASessionWithMoreSettingsThanAreKeptIsGone(t *testing.T) {
 		"as many as are kept":          {many, false},
 		"one of them again":            {append(slices.Clone(many), many[0]), false},
 		"one more":                     {append(slices.Clone(many), subscription("subscribe", "file:///more")), true},
-		"a long URI":                   {[]string{subscription("subscribe", strings.Repeat("u", maxSetting))}, true},
-		"a long level":                 {[]string{logLevel(strings.Repeat("u", maxSetting))}, true},
+		"a long URI":                   {[]string{subscription("subscribe", strings.Repeat("u", settings.MaxParams))}, true},
+		"a long level":                 {[]string{logLevel(strings.Repeat("u", settings.MaxParams))}, true},
 		"one more, and one taken back": {append(slices.Clone(many), subscription("subscribe", "x"), subscription("unsubscribe", "x")), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var k settings
+			var k settings.Kept
 			for _, message := range tt.messages {
-				k.remember(newSetting(call(t, message).Message))
+				k.Remember(settings.New(call(t, message).Message))
 			}
-			requests, ok := k.requests()
-			if ok == tt.lost || tt.lost && len(requests) > 0 || !tt.lost && len(requests) != maxSubscriptions {
+			requests, ok := k.Requests()
+			if ok == tt.lost || tt.lost && len(requests) > 0 || !tt.lost && len(requests) != settings.MaxSubscriptions {
 				t.Errorf("%d requests, ok %v; want ok %v, and all or none", len(requests), ok, !tt.lost)
 			}
 		})
 	}
 	l := newLegacyServer(t)
 	session := open(t, newServer(t, l.url), initialize)
-	a, err := session.Call(testContext(t), call(t, logLevel(strings.Repeat("u", maxSetting))))
+	a, err := session.Call(testContext(t), call(t, logLevel(strings.Repeat("u", settings.MaxParams))))
 	responseOf(t, a, err)
 	l.forget()
 	_, err = session.Call(testContext(t), call(t, legacyCall))
