@@ -25,6 +25,7 @@ type exchange struct {
 	hooks    hooker      // ctx, if it takes x for a hook
 	stop     func() bool // takes x off any other ctx; nil when that never ends
 	done     atomic.Bool // finished: the connection is the pool's, or closed
+	told     bool        // ctx had ended when x was finished, so the canceller is told; set by who finishes x
 
 	canceller canceller // tells the server when ctx or the time ends; nil if closing the connection says it
 	id        []byte    // of the call, with a canceller or events; its own memory, for the Message may be gone by then
@@ -101,6 +102,7 @@ func (x *exchange) finish(reusable bool) {
 		return
 	}
 	if !x.unhook() {
+		x.told = true
 		return // ctx has ended, and what follows from that closes the connection
 	}
 	if reusable && x.head.keep && x.conn.r == x.conn.w {

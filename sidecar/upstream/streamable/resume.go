@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
@@ -28,6 +29,7 @@ type resumption struct {
 	retry    time.Duration
 	attempts int             // in a row
 	ctx      context.Context // ends with call, or with the stream's Close; nil until the first break
+	told     atomic.Bool     // the server was told that the call is given up
 }
 
 // errNotResumed is the cause when a server refuses to go on with a stream.
@@ -47,7 +49,8 @@ func (r *resumption) note(event *mcp.Event) {
 }
 
 // after asks for what follows the last event, once the stream broke with err. It waits before each attempt, and returns
-// the exchange that carries the rest, or why there is none: err itself when the stream gave no ids to go on from.
+// the exchange that carries the rest, or why there is none: err itself when the stream gave no ids to go on from. A call
+// that is given up while no exchange carries it is cancelled at the server here.
 func (r *resumption) after(e *events, err error) (*exchange, error) {
 	if r.lastID == "" || !r.start(e) {
 		return nil, err
@@ -55,13 +58,16 @@ func (r *resumption) after(e *events, err error) (*exchange, error) {
 	for isBroken(err) && r.ctx.Err() == nil && r.attempts < maxResumes {
 		r.attempts++
 		if !r.wait() {
-			r.session.server.tasks.Run(func() { r.cancel(e.id) }) // no exchange carries the call, so none does it
-			return nil, r.session.server.client.unreachable(r.ctx, r.ctx.Err())
+			err = r.session.server.client.unreachable(r.ctx, r.ctx.Err())
+			break
 		}
 		var x *exchange
 		if x, err = r.get(e.id); err == nil {
 			return x, nil
 		}
+	}
+	if r.ctx.Err() != nil && !e.current().told {
+		r.session.server.tasks.Run(func() { r.cancel(e.id) })
 	}
 	return nil, err
 }
@@ -92,9 +98,9 @@ func (r *resumption) wait() bool {
 	}
 }
 
-// cancel implements canceller: it cancels the call at the server, unless only the stream was closed.
+// cancel implements canceller: it cancels the call at the server, once, unless only the stream was closed.
 func (r *resumption) cancel(id []byte) {
-	if r.call.Err() != nil || !time.Now().Before(r.deadline) {
+	if (r.call.Err() != nil || !time.Now().Before(r.deadline)) && !r.told.Swap(true) {
 		r.in.cancel(id)
 	}
 }

@@ -415,6 +415,25 @@ func TestACallThatIsGivenUpIsCancelledWithItsOwnId(t *testing.T) {
 			})
 		}
 	}
+	t.Run("before a stream that was cut is resumed", func(t *testing.T) {
+		l := newLegacyServer(t, cutWithIDs)
+		ctx, cancel := context.WithCancel(testContext(t))
+		defer cancel()
+		a, err := open(t, newServer(t, l.url), initialize).Call(ctx, call(t, legacyCall))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := a.Events.(*events)
+		for err == nil { // up to the cut
+			var event mcp.Event
+			if event, err = e.reader.Next(); err == nil {
+				e.resumption.note(&event)
+			}
+		}
+		cancel()
+		wantKind(t, e.goOnAfter(err), upstream.Lost)
+		l.wait(t, "POST", "notifications/cancelled", 1)
+	})
 	for name, behave := range map[string]func(*legacyServer){"before a head": silent, "in a stream": inStream} {
 		t.Run(name+" when its time is over", func(t *testing.T) {
 			l := newLegacyServer(t, behave)
