@@ -17,16 +17,27 @@ type asker struct {
 	url   string
 	token string // its credential; empty for none
 	level string // of logs that it wants; empty for none
+	able  string // its capabilities, in JSON
 }
 
+// askable is a client that can be asked for everything but a visit to a URL.
+const askable = `{"elicitation":{"form":{}},"sampling":{},"roots":{}}`
+
 func newAsker(t testing.TB, url, token string) *asker {
-	return &asker{http: httpClient(t, token), url: url, token: token}
+	return &asker{http: httpClient(t, token), url: url, token: token, able: askable}
 }
 
 // at is the same client at another endpoint.
 func (a *asker) at(url string) *asker {
 	other := *a
 	other.url = url
+	return &other
+}
+
+// declaring is the same client with other capabilities.
+func (a *asker) declaring(able string) *asker {
+	other := *a
+	other.able = able
 	return &other
 }
 
@@ -119,8 +130,8 @@ func (a *asker) post(ctx context.Context, id, method, name, params string) (*htt
 	}
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{%s"_meta":{%s"io.modelcontextprotocol/protocolVersion":%q,`+
 		`"io.modelcontextprotocol/clientInfo":{"name":"asker","version":"1"},"progressToken":%s,`+
-		`"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}},"sampling":{},"roots":{}}}}}`,
-		id, method, params, level, versionStateless, id)
+		`"io.modelcontextprotocol/clientCapabilities":%s}}}`,
+		id, method, params, level, versionStateless, id, a.able)
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url, strings.NewReader(body))
 	if err != nil {
 		return nil, err
