@@ -1,12 +1,15 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // urlAble is what a client declares that can send its user to a URL.
@@ -59,6 +62,44 @@ func TestARequiredURLIsAQuestionToAStatelessClient(t *testing.T) {
 		if r := ann.declaring(askable).calls(t, tool, "cup", "", ""); r.Error == nil || r.Error.Code != -32021 || !strings.Contains(r.raw, `"url":{}`) {
 			t.Errorf("%s: a client without URLs got %v, want -32021 with what is missing", path, r)
 		}
+	}
+}
+
+// The other way round, a stateless server that sends its client's user to a URL asks a client with a session for that, by
+// a request with an elicitationId, and has the answer as it wants it.
+func TestAURLToVisitIsARequestToAClientWithASession(t *testing.T) {
+	t.Parallel()
+	server := (&script{version: versionStateless, capabilities: `{"tools":{}}`, answers: map[string]func(*scripted) string{
+		"tools/list": always(`"result":{"resultType":"complete","tools":[{"name":"pay","inputSchema":{"type":"object"}}],"ttlMs":60000,"cacheScope":"public"}`),
+		"tools/call": func(q *scripted) string {
+			if !containsAll(q.raw, []string{`"inputResponses":{"login":{"action":"accept"`, `"requestState":"mine"`}) {
+				return `"result":{"resultType":"input_required","requestState":"mine","inputRequests":{"login":` +
+					`{"method":"elicitation/create","params":{"mode":"url","url":"https://example.com/login","message":"Log in"}}}}`
+			}
+			return `"result":{"resultType":"complete","content":[{"type":"text","text":"paid"}]}`
+		},
+	}}).serve(t)
+	s, _ := fileSidecar(t, nil, httpUpstream("pay", server.url), httpUpstream("other", newWorkshop("other", versionLegacy).serve(t).url),
+		binding("alone", "/alone", "pay", ""), federation("all", "/all", "", "other", "pay"))
+	for path, tool := range map[string]string{"/alone": "pay", "/all": "pay_pay"} {
+		visits := make(chan *sdk.ElicitParams, 8)
+		o := &sdk.ClientOptions{
+			Capabilities: &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{URL: &sdk.URLElicitationCapabilities{}}},
+			ElicitationHandler: func(_ context.Context, q *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+				visits <- q.Params
+				return &sdk.ElicitResult{Action: "accept"}, nil
+			},
+		}
+		wantText(t, connectSDK(t, s.url+path, versionLegacy, o), tool, input{"cup"}, "paid")
+		if len(visits) != 1 {
+			t.Fatalf("%s: the client was asked %d times, want once", path, len(visits))
+		}
+		if v := <-visits; v.Mode != "url" || v.URL != "https://example.com/login" || v.Message != "Log in" || v.ElicitationID == "" {
+			t.Errorf("%s: the client was asked %+v, want to visit the URL, with an elicitationId", path, v)
+		}
+	}
+	if n := server.heardOf(`"tools/call"`, `"name":"pay"`); n != 4 {
+		t.Errorf("the server was called %d times, want once and once again by each client", n)
 	}
 }
 
