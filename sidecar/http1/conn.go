@@ -115,8 +115,8 @@ func (c *conn) serve(taken bool) {
 			handed = true
 			c.handOver()
 			return
-		case err == nil && !taken && c.head.method == http.MethodGet:
-			// A stream, as a rule, that may last: on a new stack, for one that has grown keeps what it took.
+		case err == nil && !taken && c.head.lasts:
+			// On a new stack: one that has grown keeps what it took.
 			handed = true
 			go c.serve(true)
 			return
@@ -284,10 +284,10 @@ func (c *conn) idles() bool {
 	return !c.gone.Load() && !c.s.stopping.Load()
 }
 
-// arrived reports whether the buffer holds a whole request that is ours and no GET, whose head it takes.
+// arrived reports whether the buffer holds a whole request that is ours and not one that may last, whose head it takes.
 func (c *conn) arrived() bool {
 	end, _, ok := c.takeHead(0)
-	if !ok || end == 0 || int64(c.w-c.r-end) < c.head.length || c.head.method == http.MethodGet {
+	if !ok || end == 0 || int64(c.w-c.r-end) < c.head.length || c.head.lasts {
 		return false
 	}
 	c.r += end
@@ -324,6 +324,9 @@ func (c *conn) readHead() error {
 func (c *conn) takeHead(from int) (end, next int, ok bool) {
 	b := c.in[c.r:c.w]
 	if end = c.head.again(b); end > 0 {
+		if c.head.changed {
+			c.head.lasts, c.head.changed = c.lasts(), false
+		}
 		return end, 0, true
 	}
 	end, next, ok = headEnd(b, from)
@@ -333,8 +336,14 @@ func (c *conn) takeHead(from int) (end, next int, ok bool) {
 	length, ok := plainHead(b[:end])
 	if ok {
 		c.head.learn(string(b[:end]), length)
+		c.head.lasts = c.lasts()
 	}
 	return end, next, ok
+}
+
+// lasts reports whether the answer to the request of the head may go on for long: a GET's as a rule is a stream.
+func (c *conn) lasts() bool {
+	return c.head.method == http.MethodGet || c.s.Lasts != nil && c.s.Lasts(c.head.header)
 }
 
 // rest gives the buffer away while an answer goes on without it: idle streams are many.

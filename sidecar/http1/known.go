@@ -16,6 +16,8 @@ type knownHead struct {
 	path, host string
 	length     int64 // Content-Length; 0 where a request has no body
 	header     http.Header
+	lasts      bool        // whether the answer may last, as conn.lasts has it
+	changed    bool        // whether again took another value since that was found
 	lines      []knownLine // the request line first; nil when the head is not to be remembered
 	values     []string    // by line; header's values lie in it
 }
@@ -30,7 +32,7 @@ type knownLine struct {
 // again reads a head that says the last one's fields in the same order, some with other values, and returns its length.
 // It is 0 for any other head, which is to be read from its beginning: values may have changed by then, but not names.
 //
-// Hot: what came before costs a comparison, and only another value memory (TestAKnownHeadCostsNothing).
+// Hot: what came before costs a comparison, and only another value memory (TestAKnownHeadAllocatesNothing).
 func (k *knownHead) again(b []byte) (end int) {
 	for i := range k.lines {
 		rest := b[end:]
@@ -74,7 +76,7 @@ func (k *knownHead) change(i int, b []byte) int {
 	case isLength:
 		k.length = length
 	}
-	k.values[i] = v
+	k.values[i], k.changed = v, true
 	return n
 }
 

@@ -98,7 +98,7 @@ func FuzzKnownHead(f *testing.F) {
 	})
 }
 
-func TestAKnownHeadCostsNothing(t *testing.T) {
+func TestAKnownHeadAllocatesNothing(t *testing.T) {
 	k, _ := learned(callHead)
 	head := []byte(callHead)
 	if n := testing.AllocsPerRun(100, func() { k.again(head) }); n != 0 {

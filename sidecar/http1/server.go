@@ -35,6 +35,9 @@ type Options struct {
 	IdleTimeout  time.Duration // a connection without a request, and one read of a body; default 2 min
 	MaxHeadBytes int           // a longer head is net/http's to refuse; default 64 KiB
 	MaxConns     int           // open at a time, net/http's included; accepting waits beyond it; default DefaultMaxConns
+	// Lasts reports whether the answer to a POST with this header may be a stream that lasts, as that to every GET may:
+	// it begins on a small stack. Default: none.
+	Lasts func(http.Header) bool
 }
 
 func (o Options) withDefaults() Options {

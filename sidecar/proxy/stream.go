@@ -157,6 +157,13 @@ func (s *eventWriter) fail(err error) {
 	_ = s.send(mcp.Event{Data: mcp.AppendError(nil, e.ID, e)}) // a client that is gone cannot be told
 }
 
+// MayLast reports whether the answer to a POST with this header may be a stream that lasts: a listen's. It is for the
+// server that carries a Proxy.
+func MayLast(h http.Header) bool {
+	methods := h[mcp.HeaderMethod]
+	return len(methods) == 1 && methods[0] == mcp.MethodListen
+}
+
 // relay copies a stateless answer's events through. The wire has no event ids: a stream that breaks is lost.
 func (x *exchange) relay(events upstream.EventStream) error {
 	out := x.openEvents()
