@@ -188,11 +188,14 @@ func TestTheTwoKindsOfTasksAreNeverMixed(t *testing.T) {
 
 	for path, tool := range map[string]string{"/modern": "make", "/all": "make", "/both": "modern_make"} {
 		w := newWire(t, s.url+path, versionLegacy)
-		params := fmt.Sprintf(`"protocolVersion":%q,"capabilities":{"tasks":{"requests":{"tools":{"call":{}}}},"extensions":{%q:{}}},"clientInfo":{"name":"e2e","version":"1"}`, versionLegacy, tasksExtension)
+		w.able = fmt.Sprintf(`{"tasks":{"requests":{"tools":{"call":{}}}},"extensions":{%q:{}}}`, tasksExtension)
+		params := fmt.Sprintf(`"protocolVersion":%q,"capabilities":%s,"clientInfo":{"name":"e2e","version":"1"}`, versionLegacy, w.able)
 		if got := w.raw(t, "initialize", "", params); !strings.Contains(got, `"result"`) || strings.Contains(got, "tasks") {
 			t.Errorf("%s: initialize answered %s, want no word of tasks", path, got)
 		}
-		w = dialWire(t, s.url+path, versionLegacy)
+		if err := w.initialize(within(t)); err != nil {
+			t.Fatal(err)
+		}
 		got := w.raw(t, "tools/call", tool, fmt.Sprintf(`"name":%q,"arguments":{},"task":{"ttl":60000}`, tool))
 		if !strings.Contains(got, "made at once") || strings.Contains(got, "taskId") {
 			t.Errorf("%s: a call as a task answered %s, want the tool's result", path, got)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,6 +22,7 @@ type wire struct {
 	url     string
 	version string
 	session string // legacy only
+	able    string // likewise: its capabilities, in JSON; empty for none
 }
 
 // reply is a JSON-RPC response and the HTTP status that it came with.
@@ -71,7 +73,7 @@ func (w *wire) initialize(ctx context.Context) error {
 		return nil
 	}
 	w.session = ""
-	res, err := w.post(ctx, fmt.Sprintf(`{"jsonrpc":"2.0","id":"open","method":"initialize","params":{"protocolVersion":%q,"capabilities":{},"clientInfo":{"name":"e2e","version":"1"}}}`, w.version), "initialize", "")
+	res, err := w.post(ctx, fmt.Sprintf(`{"jsonrpc":"2.0","id":"open","method":"initialize","params":{"protocolVersion":%q,"capabilities":%s,"clientInfo":{"name":"e2e","version":"1"}}}`, w.version, cmp.Or(w.able, "{}")), "initialize", "")
 	if err != nil {
 		return err
 	}
