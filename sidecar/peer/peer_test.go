@@ -267,7 +267,7 @@ func TestAHolderThatHangsIsNotWaitedFor(t *testing.T) {
 	begun := time.Now()
 	err := first(t.Context(), f.client(f.join("asking")), tolegacy.Holder{ID: "holder", Address: l.Addr().String()}, &outriggerv1.ResumeRequest{})
 	var up *upstream.Error
-	if took := time.Since(begun); err == nil || errors.As(err, &up) || took > takeTime+time.Second {
+	if took := time.Since(begun); err == nil || errors.As(err, &up) || took > 2*takeTime {
 		t.Errorf("after %v: %v, want an error of the connection", took, err)
 	}
 }

@@ -89,13 +89,14 @@ func TestNothingIsAddedBetweenANotificationAndTheResult(t *testing.T) {
 		}
 	}()
 	t.Cleanup(func() { close(calls) })
-	r.callModern("1", "echo", "{}")
-	begun := time.Now()
-	for range 50 {
+	fastest := patience
+	for range 50 { // a busy machine delays some of them; a wait would delay all
+		begun := time.Now()
 		r.callModern("1", "echo", "{}")
+		fastest = min(fastest, time.Since(begun))
 	}
-	if each := time.Since(begun) / 50; each > 20*time.Millisecond {
-		t.Errorf("%v a call with a notification", each)
+	if fastest > 20*time.Millisecond {
+		t.Errorf("every call with a notification took %v or more", fastest)
 	}
 }
 
@@ -154,7 +155,7 @@ func TestAStatelessClientThatLeavesCancels(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("the call was not cancelled at the server")
 			}
-			if took := time.Since(begun); took > time.Second {
+			if took := time.Since(begun); took > patience/2 {
 				t.Errorf("it took %v", took)
 			}
 			<-gone
@@ -174,8 +175,8 @@ func TestAStatelessClientThatLeavesASilentStreamCancels(t *testing.T) {
 	s.leave()
 	select {
 	case <-e.ctx.Done():
-	case <-time.After(time.Second):
-		t.Error("the call goes on a second later")
+	case <-time.After(patience):
+		t.Error("the call goes on")
 	}
 }
 
