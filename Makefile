@@ -32,7 +32,7 @@ test-fast: ## Run the Go tests with the race detector.
 	@tools/build.sh gotestsum
 	bin/tools/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary skipped \
 	    --post-run-command tools/count.sh \
-	    -- -race -p 2 -timeout 5m ./...
+	    -- -race -p 2 -timeout 10m ./...
 
 test-allocs: ## Run the tests that count allocations, without the race detector, which changes the counts.
 	$(GO) test -run Alloc -count 1 -timeout 3m ./sidecar/...
@@ -83,7 +83,7 @@ bench-compare: ## Say what changed beyond noise from one run to another: A=bench
 	@$(GO) run ./bench/run compare $(A) $(B)
 	@[ ! -f $(A)/micro.txt ] || [ ! -f $(B)/micro.txt ] || bench/micro.sh compare $(A) $(B)
 
-bench-gate: bench-programs ## Fail when a call costs more than 2.2 times nginx, or as an event stream 2.5 (GATE_JSON, GATE_SSE).
+bench-gate: bench-programs ## Fail when a call costs some 30 % more than it did, in multiples of nginx (GATE_JSON, GATE_SSE).
 	tools/packages.sh nginx taskset
 	bin/bench/run -gate $(BENCHFLAGS)
 

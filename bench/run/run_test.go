@@ -157,9 +157,9 @@ func TestAnyProxyIsMeasuredInTheSamePlaces(t *testing.T) {
 func TestAWrongAnswerFailsItsRowAndTheRun(t *testing.T) {
 	needsNginx(t)
 	dir := t.TempDir()
-	out, err := command(t.Context(), dir, "-scenario", "latency", "-keep-noisy", "-peer", peerFlag(t, "liar")).CombinedOutput()
+	out, err := command(t.Context(), dir, "-scenario", "latency", "-era", "stateless", "-keep-noisy", "-peer", peerFlag(t, "liar")).CombinedOutput()
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != exitFailed || !bytes.Contains(out, []byte("2 of 6 rows had failures or wrong answers")) {
+	if !errors.As(err, &exit) || exit.ExitCode() != exitFailed || !bytes.Contains(out, []byte("1 of 3 rows had failures or wrong answers")) {
 		t.Errorf("the run ended with %v and said %s, want status 1 and how many rows failed", err, out)
 	}
 	rows, _ := readRows(t, dir)
@@ -291,6 +291,26 @@ func TestGateVerdicts(t *testing.T) {
 	}
 }
 
+func TestAGateIsJudgedByTheLowestOfItsTries(t *testing.T) {
+	try := func(ratios ...float64) (list []report.Verdict) {
+		for _, r := range ratios {
+			list = append(list, report.Verdict{Measured: report.Spread{N: 1, Median: r}})
+		}
+		return list
+	}
+	for _, tc := range []struct{ a, b, want []report.Verdict }{
+		{nil, try(1, 2), try(1, 2)},
+		{try(1, 2), nil, try(1, 2)},
+		{try(1.8, 1.4), try(1.5, 1.9), try(1.5, 1.4)},
+		{try(0, 1.4), try(1.5, 0), try(1.5, 1.4)}, // 0: not measured
+	} {
+		text := fmt.Sprint(tc.a, tc.b)
+		if got := lower(tc.a, tc.b); fmt.Sprint(got) != fmt.Sprint(tc.want) {
+			t.Errorf("the lower of %s is %v, want %v", text, got, tc.want)
+		}
+	}
+}
+
 // gateWith runs the gate as briefly as can be.
 func gateWith(t *testing.T, limit string) (last string, lines []string, err error) {
 	t.Helper()
@@ -301,16 +321,16 @@ func gateWith(t *testing.T, limit string) (last string, lines []string, err erro
 	return lines[len(lines)-1], lines, err
 }
 
-func TestTheGateAddsUpItsLastTry(t *testing.T) {
+func TestTheGateAddsUpItsTriesAtTheEnd(t *testing.T) {
 	needsNginx(t)
 	last, lines, err := gateWith(t, "1000")
-	if err != nil || last != "bench-gate: 4 passed, 0 failed" || len(lines) != 5 {
+	if err != nil || last != "bench-gate: 4 passed, 0 failed" || len(lines)%5 != 0 { // on a busy machine with another try
 		t.Errorf("a wide gate ended with %v and said %q, want four verdicts and their sum", err, lines)
 	}
 	last, lines, err = gateWith(t, "0.001")
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != exitFailed || last != "bench-gate: 0 passed, 4 failed" || len(lines) != gateTries*5 {
-		t.Errorf("a gate that cannot hold ended with %v and said %q, want status 1, %d tries and the last one's sum", err, lines, gateTries)
+		t.Errorf("a gate that cannot hold ended with %v and said %q, want status 1, %d tries and their sum", err, lines, gateTries)
 	}
 }
 
@@ -330,7 +350,7 @@ func TestTheGateHoldsFourRatios(t *testing.T) {
 			got = append(got, fmt.Sprintf("%s %s %s %v", target.Where["era"], target.Where["answer"], target.Where["conns"], target.Gate))
 		}
 	}
-	want := []string{"stateless json 64 3.5", "stateless sse 64 2.5", "legacy json 64 3.5", "legacy sse 64 2.5"}
+	want := []string{"stateless json 64 3.5", "stateless sse 64 1.65", "legacy json 64 3.5", "legacy sse 64 1.85"}
 	if !slices.Equal(got, want) {
 		t.Errorf("gated are %q, want %q", got, want)
 	}

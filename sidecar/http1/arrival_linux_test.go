@@ -101,8 +101,8 @@ func TestBytesMeanTheSameHoweverTheyArrive(t *testing.T) {
 			as(e, "in two pieces", e.raw[:cut], e.raw[cut:])
 		}
 	}
-	if n := l.waits.Load(); n < 10_000 {
-		t.Errorf("%d pieces came apart from the next, want nearly all of them", n)
+	if n := l.waits.Load(); n < 5_000 { // of some 11,000; a busy machine has fewer
+		t.Errorf("%d pieces came apart from the next, want most of them", n)
 	}
 }
 
