@@ -350,7 +350,7 @@ func TestTheGateHoldsFourRatios(t *testing.T) {
 			got = append(got, fmt.Sprintf("%s %s %s %v", target.Where["era"], target.Where["answer"], target.Where["conns"], target.Gate))
 		}
 	}
-	want := []string{"stateless json 64 3.5", "stateless sse 64 1.65", "legacy json 64 3.5", "legacy sse 64 1.85"}
+	want := []string{"stateless json 64 3.5", "stateless sse 64 2.5", "legacy json 64 3.5", "legacy sse 64 2.5"}
 	if !slices.Equal(got, want) {
 		t.Errorf("gated are %q, want %q", got, want)
 	}

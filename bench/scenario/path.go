@@ -47,14 +47,14 @@ var _ = register(Scenario{
 	Run:   runPath,
 })
 
-// pathGates are the ratios to nginx that fail CI, by era and form of answer: about a quarter above what a quiet machine
-// measured, so that a call that costs 30 % more is beyond them. Lower them with the cost.
-var pathGates = map[string]float64{"stateless json": 1.7, "stateless sse": 1.65, "legacy json": 1.7, "legacy sse": 1.85}
+// pathGates are the ratios to nginx that fail CI, by form of answer: wide, since what a call costs beside nginx differs
+// between kernels and machines. They are there for a call that becomes dear, not for one of a few percent.
+var pathGates = map[string]float64{"json": 2.2, "sse": 2.5}
 
 // pathTargets are the ratios to nginx that a call must keep, gated, and those of what large answers and the tail do.
 func pathTargets() (list []record.Target) {
 	for _, c := range cross("era", "stateless,legacy", "answer", "json,sse") {
-		gate := pathGates[c["era"]+" "+c["answer"]]
+		gate := pathGates[c["answer"]]
 		where := c.with("loop", "closed").with("bytes", usualBytes).with("conns", usualConns)
 		name := fmt.Sprintf("%s call answered as %s, against nginx", c["era"], c["answer"])
 		list = append(list, record.Target{Name: name, Figure: "ratio_nginx", Subject: "sidecar", Where: where, Most: 1.5, Gate: gate},
