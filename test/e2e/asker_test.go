@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,14 +18,14 @@ type asker struct {
 	url   string
 	token string // its credential; empty for none
 	level string // of logs that it wants; empty for none
-	able  string // its capabilities, in JSON
+	able  string // its capabilities, in JSON; empty for askable
 }
 
 // askable is a client that can be asked for everything but a visit to a URL.
 const askable = `{"elicitation":{"form":{}},"sampling":{},"roots":{}}`
 
 func newAsker(t testing.TB, url, token string) *asker {
-	return &asker{http: httpClient(t, token), url: url, token: token, able: askable}
+	return &asker{http: httpClient(t, token), url: url, token: token}
 }
 
 // at is the same client at another endpoint.
@@ -131,7 +132,7 @@ func (a *asker) post(ctx context.Context, id, method, name, params string) (*htt
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{%s"_meta":{%s"io.modelcontextprotocol/protocolVersion":%q,`+
 		`"io.modelcontextprotocol/clientInfo":{"name":"asker","version":"1"},"progressToken":%s,`+
 		`"io.modelcontextprotocol/clientCapabilities":%s}}}`,
-		id, method, params, level, versionStateless, id, a.able)
+		id, method, params, level, versionStateless, id, cmp.Or(a.able, askable))
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url, strings.NewReader(body))
 	if err != nil {
 		return nil, err
