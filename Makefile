@@ -83,7 +83,7 @@ bench-compare: ## Say what changed beyond noise from one run to another: A=bench
 	@$(GO) run ./bench/run compare $(A) $(B)
 	@[ ! -f $(A)/micro.txt ] || [ ! -f $(B)/micro.txt ] || bench/micro.sh compare $(A) $(B)
 
-bench-gate: bench-programs ## Fail when a call costs some 30 % more than it did, in multiples of nginx (GATE_JSON, GATE_SSE).
+bench-gate: bench-programs ## Fail when a call costs more than its gate, in multiples of nginx (GATE_JSON, GATE_SSE).
 	tools/packages.sh nginx taskset
 	bin/bench/run -gate $(BENCHFLAGS)
 
