@@ -45,8 +45,8 @@ func (t *Tasks) Stop() { t.stop() }
 // grace is how long Wait waits in any case: what was stopped may need a moment to notice.
 const grace = time.Second
 
-// Wait lets no task start any more and waits for those that run, while ctx lasts and a second at least. Its error says that
-// some still run.
+// Wait lets no task start any more and waits for those that run, while ctx lasts and a second at least: the bound is ctx's,
+// which has to have one. Its error says that some still run; a goroutine then goes on waiting for them, and ends with them.
 func (t *Tasks) Wait(ctx context.Context) error {
 	t.mu.Lock()
 	t.closed = true

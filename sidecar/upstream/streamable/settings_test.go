@@ -127,32 +127,6 @@ func TestASessionWhoseSettingsAreNotGrantedAgainIsGone(t *testing.T) {
 }
 
 func TestASessionWithMoreSettingsThanAreKeptIsGone(t *testing.T) {
-	many := make([]string, settings.MaxSubscriptions)
-	for i := range many {
-		many[i] = subscription("subscribe", fmt.Sprintf("file:///%d", i))
-	}
-	for name, tt := range map[string]struct {
-		messages []string
-		lost     bool
-	}{
-		"as many as are kept":          {many, false},
-		"one of them again":            {append(slices.Clone(many), many[0]), false},
-		"one more":                     {append(slices.Clone(many), subscription("subscribe", "file:///more")), true},
-		"a long URI":                   {[]string{subscription("subscribe", strings.Repeat("u", settings.MaxParams))}, true},
-		"a long level":                 {[]string{logLevel(strings.Repeat("u", settings.MaxParams))}, true},
-		"one more, and one taken back": {append(slices.Clone(many), subscription("subscribe", "x"), subscription("unsubscribe", "x")), true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var k settings.Kept
-			for _, message := range tt.messages {
-				k.Remember(settings.New(call(t, message).Message))
-			}
-			requests, ok := k.Requests()
-			if ok == tt.lost || tt.lost && len(requests) > 0 || !tt.lost && len(requests) != settings.MaxSubscriptions {
-				t.Errorf("%d requests, ok %v; want ok %v, and all or none", len(requests), ok, !tt.lost)
-			}
-		})
-	}
 	l := newLegacyServer(t)
 	session := open(t, newServer(t, l.url), initialize)
 	a, err := session.Call(testContext(t), call(t, logLevel(strings.Repeat("u", settings.MaxParams))))
