@@ -13,8 +13,8 @@ import "time"
 //
 // A doubt is a call's answer that may be the call's own doing, as a 500 is that one tool gives for one argument: who calls
 // that again and again must not close the server to everybody else. Doubts count with the faults, but none of them opens
-// the breaker: what does is the next fault, as of the check that is made because of them, and a proof ends them. While another endpoint
-// can stand in, a doubt is a fault (endpoint.settle).
+// the breaker: what does is the next fault, as of the check that is made because of them, and a proof ends them. While
+// another endpoint can stand in, a doubt is a fault (endpoint.settle).
 type phase uint8
 
 const (

@@ -7,8 +7,8 @@
 // or closed, its outcome is told to the breaker and its place is free (flight). Subscriptions take no place.
 //
 // What a breaker counts are the endpoint's own faults: not reached, lost, timed out, 501 and above. A 500, and what is not
-// MCP, may be one tool's: these count once a check has failed too. A call that its client
-// gave up says nothing about the endpoint, and an error that the endpoint answered says that it is well.
+// MCP, may be one tool's: these count once a check has failed too. A call that its client gave up says nothing about the
+// endpoint, and an error that the endpoint answered says that it is well.
 //
 // A Server is safe for concurrent use. Its goroutines are one for the checks of each endpoint, from the first use on, and
 // short tasks; Close ends them and waits. Not here: what is on the wire (the transports), what a client sees of a
