@@ -168,8 +168,12 @@ type Binding struct {
 	// What a list is when an upstream cannot give its part: in YAML and JSON serve, refuse. Default serve: the answer has
 	// what there is and says in _meta["dev.outrigger/partialFailure"] what is missing.
 	PartialFailure PartialFailure `protobuf:"varint,13,opt,name=partial_failure,json=partialFailure,proto3,enum=outrigger.v1.PartialFailure" json:"partial_failure,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The URL that clients dial to reach this binding, path included, as its protected-resource metadata (RFC 9728) and the
+	// audience of tokens (RFC 8707) have it. What a request says of its host is never used for it. Default: none; then there
+	// is no metadata.
+	ExternalUrl   string `protobuf:"bytes,14,opt,name=external_url,json=externalUrl,proto3" json:"external_url,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Binding) Reset() {
@@ -291,6 +295,13 @@ func (x *Binding) GetPartialFailure() PartialFailure {
 		return x.PartialFailure
 	}
 	return PartialFailure_PARTIAL_FAILURE_UNSPECIFIED
+}
+
+func (x *Binding) GetExternalUrl() string {
+	if x != nil {
+		return x.ExternalUrl
+	}
+	return ""
 }
 
 // Selector matches a sidecar that has every one of these labels; an empty selector matches every sidecar.
@@ -673,7 +684,7 @@ var File_outrigger_v1_binding_proto protoreflect.FileDescriptor
 
 const file_outrigger_v1_binding_proto_rawDesc = "" +
 	"\n" +
-	"\x1aoutrigger/v1/binding.proto\x12\foutrigger.v1\x1a\x1egoogle/protobuf/duration.proto\"\xc5\x04\n" +
+	"\x1aoutrigger/v1/binding.proto\x12\foutrigger.v1\x1a\x1egoogle/protobuf/duration.proto\"\xe8\x04\n" +
 	"\aBinding\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x122\n" +
 	"\bselector\x18\x02 \x01(\v2\x16.outrigger.v1.SelectorR\bselector\x12\x12\n" +
@@ -690,7 +701,8 @@ const file_outrigger_v1_binding_proto_rawDesc = "" +
 	" \x01(\v2\x19.google.protobuf.DurationR\tkeepAlive\x12)\n" +
 	"\x05names\x18\v \x01(\v2\x13.outrigger.v1.NamesR\x05names\x12)\n" +
 	"\x05lists\x18\f \x01(\v2\x13.outrigger.v1.ListsR\x05lists\x12E\n" +
-	"\x0fpartial_failure\x18\r \x01(\x0e2\x1c.outrigger.v1.PartialFailureR\x0epartialFailureB\r\n" +
+	"\x0fpartial_failure\x18\r \x01(\x0e2\x1c.outrigger.v1.PartialFailureR\x0epartialFailure\x12!\n" +
+	"\fexternal_url\x18\x0e \x01(\tR\vexternalUrlB\r\n" +
 	"\v_access_log\"\x96\x01\n" +
 	"\bSelector\x12J\n" +
 	"\fmatch_labels\x18\x01 \x03(\v2'.outrigger.v1.Selector.MatchLabelsEntryR\vmatchLabels\x1a>\n" +

@@ -30,7 +30,9 @@ const (
 type KeyRing struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Newest first. The first one that is in use seals; all of them open.
-	Keys          []*SealingKey `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	Keys []*SealingKey `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	// With what API keys are hashed (HMAC-SHA256). Empty: plain SHA-256.
+	Pepper        []byte `protobuf:"bytes,3,opt,name=pepper,proto3" json:"pepper,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -68,6 +70,13 @@ func (*KeyRing) Descriptor() ([]byte, []int) {
 func (x *KeyRing) GetKeys() []*SealingKey {
 	if x != nil {
 		return x.Keys
+	}
+	return nil
+}
+
+func (x *KeyRing) GetPepper() []byte {
+	if x != nil {
+		return x.Pepper
 	}
 	return nil
 }
@@ -140,9 +149,10 @@ var File_outrigger_v1_keyring_proto protoreflect.FileDescriptor
 
 const file_outrigger_v1_keyring_proto_rawDesc = "" +
 	"\n" +
-	"\x1aoutrigger/v1/keyring.proto\x12\foutrigger.v1\"=\n" +
+	"\x1aoutrigger/v1/keyring.proto\x12\foutrigger.v1\"U\n" +
 	"\aKeyRing\x12,\n" +
-	"\x04keys\x18\x02 \x03(\v2\x18.outrigger.v1.SealingKeyR\x04keysJ\x04\b\x01\x10\x02\"\\\n" +
+	"\x04keys\x18\x02 \x03(\v2\x18.outrigger.v1.SealingKeyR\x04keys\x12\x16\n" +
+	"\x06pepper\x18\x03 \x01(\fR\x06pepperJ\x04\b\x01\x10\x02\"\\\n" +
 	"\n" +
 	"SealingKey\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +

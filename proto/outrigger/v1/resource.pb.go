@@ -137,7 +137,7 @@ func (Change) EnumDescriptor() ([]byte, []int) {
 // Resource is a piece of desired state as its author writes it.
 type Resource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Upstream or Binding.
+	// Upstream, Binding, Policy, Tenant, Key or Secret.
 	Kind   string            `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Name   string            `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Labels map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -1458,11 +1458,533 @@ func (x *CreateJoinTokenResponse) GetExpires() *timestamppb.Timestamp {
 	return nil
 }
 
+type CreateKeyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required.
+	Name   string            `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Labels map[string]string `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// A Key's spec without hash.
+	Spec          *structpb.Struct `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateKeyRequest) Reset() {
+	*x = CreateKeyRequest{}
+	mi := &file_outrigger_v1_resource_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateKeyRequest) ProtoMessage() {}
+
+func (x *CreateKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_resource_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateKeyRequest.ProtoReflect.Descriptor instead.
+func (*CreateKeyRequest) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_resource_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *CreateKeyRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CreateKeyRequest) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *CreateKeyRequest) GetSpec() *structpb.Struct {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+type CreateKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The key: keep it, it cannot be shown again.
+	Key           string    `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Resource      *Resource `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateKeyResponse) Reset() {
+	*x = CreateKeyResponse{}
+	mi := &file_outrigger_v1_resource_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateKeyResponse) ProtoMessage() {}
+
+func (x *CreateKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_resource_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateKeyResponse.ProtoReflect.Descriptor instead.
+func (*CreateKeyResponse) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_resource_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *CreateKeyResponse) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *CreateKeyResponse) GetResource() *Resource {
+	if x != nil {
+		return x.Resource
+	}
+	return nil
+}
+
+// ExplainRequest is a call that nobody makes.
+type ExplainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required: the Binding.
+	Binding   string              `protobuf:"bytes,1,opt,name=binding,proto3" json:"binding,omitempty"`
+	Principal *ExplainedPrincipal `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
+	// Default tools/call with a tool, resources/read with a resource, prompts/get with a prompt.
+	Method   string `protobuf:"bytes,3,opt,name=method,proto3" json:"method,omitempty"`
+	Tool     string `protobuf:"bytes,4,opt,name=tool,proto3" json:"tool,omitempty"`
+	Resource string `protobuf:"bytes,5,opt,name=resource,proto3" json:"resource,omitempty"`
+	Prompt   string `protobuf:"bytes,6,opt,name=prompt,proto3" json:"prompt,omitempty"`
+	// The Upstream that has it. Default: the binding's, where it has one only.
+	Upstream string `protobuf:"bytes,7,opt,name=upstream,proto3" json:"upstream,omitempty"`
+	// A tool's arguments. Without them the answer is that of a list.
+	Arguments *structpb.Struct `protobuf:"bytes,8,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	// The tool's annotations, as its server gives them.
+	Hints         *ToolHints `protobuf:"bytes,9,opt,name=hints,proto3" json:"hints,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRequest) Reset() {
+	*x = ExplainRequest{}
+	mi := &file_outrigger_v1_resource_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRequest) ProtoMessage() {}
+
+func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_resource_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRequest) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_resource_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ExplainRequest) GetBinding() string {
+	if x != nil {
+		return x.Binding
+	}
+	return ""
+}
+
+func (x *ExplainRequest) GetPrincipal() *ExplainedPrincipal {
+	if x != nil {
+		return x.Principal
+	}
+	return nil
+}
+
+func (x *ExplainRequest) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *ExplainRequest) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *ExplainRequest) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+func (x *ExplainRequest) GetPrompt() string {
+	if x != nil {
+		return x.Prompt
+	}
+	return ""
+}
+
+func (x *ExplainRequest) GetUpstream() string {
+	if x != nil {
+		return x.Upstream
+	}
+	return ""
+}
+
+func (x *ExplainRequest) GetArguments() *structpb.Struct {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
+}
+
+func (x *ExplainRequest) GetHints() *ToolHints {
+	if x != nil {
+		return x.Hints
+	}
+	return nil
+}
+
+// ExplainedPrincipal is who calls.
+type ExplainedPrincipal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A Key: everything else is taken from it.
+	Key           string           `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Issuer        string           `protobuf:"bytes,2,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	Subject       string           `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
+	Groups        []string         `protobuf:"bytes,4,rep,name=groups,proto3" json:"groups,omitempty"`
+	Scopes        []string         `protobuf:"bytes,5,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	Claims        *structpb.Struct `protobuf:"bytes,6,opt,name=claims,proto3" json:"claims,omitempty"`
+	SpiffeId      string           `protobuf:"bytes,7,opt,name=spiffe_id,json=spiffeId,proto3" json:"spiffe_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainedPrincipal) Reset() {
+	*x = ExplainedPrincipal{}
+	mi := &file_outrigger_v1_resource_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainedPrincipal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainedPrincipal) ProtoMessage() {}
+
+func (x *ExplainedPrincipal) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_resource_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainedPrincipal.ProtoReflect.Descriptor instead.
+func (*ExplainedPrincipal) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_resource_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ExplainedPrincipal) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *ExplainedPrincipal) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+func (x *ExplainedPrincipal) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *ExplainedPrincipal) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *ExplainedPrincipal) GetScopes() []string {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
+func (x *ExplainedPrincipal) GetClaims() *structpb.Struct {
+	if x != nil {
+		return x.Claims
+	}
+	return nil
+}
+
+func (x *ExplainedPrincipal) GetSpiffeId() string {
+	if x != nil {
+		return x.SpiffeId
+	}
+	return ""
+}
+
+type ExplainResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Allowed bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// Whether a list shows it. May be true where allowed is false: with other arguments it may be called.
+	Listed bool `protobuf:"varint,2,opt,name=listed,proto3" json:"listed,omitempty"`
+	// What decided: a Policy and its rule, "default" when none did.
+	Policy string `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
+	Rule   string `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"`
+	// In one sentence.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Tenant string `protobuf:"bytes,6,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Scopes that would change the answer.
+	MissingScopes []string `protobuf:"bytes,7,rep,name=missing_scopes,json=missingScopes,proto3" json:"missing_scopes,omitempty"`
+	// Every rule that was looked at, in order.
+	Rules         []*ExplainedRule `protobuf:"bytes,8,rep,name=rules,proto3" json:"rules,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainResponse) Reset() {
+	*x = ExplainResponse{}
+	mi := &file_outrigger_v1_resource_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainResponse) ProtoMessage() {}
+
+func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_resource_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
+func (*ExplainResponse) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_resource_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ExplainResponse) GetAllowed() bool {
+	if x != nil {
+		return x.Allowed
+	}
+	return false
+}
+
+func (x *ExplainResponse) GetListed() bool {
+	if x != nil {
+		return x.Listed
+	}
+	return false
+}
+
+func (x *ExplainResponse) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetMissingScopes() []string {
+	if x != nil {
+		return x.MissingScopes
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetRules() []*ExplainedRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+// ExplainedRule is what one rule came to.
+type ExplainedRule struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Policy  string                 `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	Rule    string                 `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
+	Action  Action                 `protobuf:"varint,3,opt,name=action,proto3,enum=outrigger.v1.Action" json:"action,omitempty"`
+	Matched bool                   `protobuf:"varint,4,opt,name=matched,proto3" json:"matched,omitempty"`
+	// The first condition that did not match.
+	Unmatched     string `protobuf:"bytes,5,opt,name=unmatched,proto3" json:"unmatched,omitempty"`
+	AuditOnly     bool   `protobuf:"varint,6,opt,name=audit_only,json=auditOnly,proto3" json:"audit_only,omitempty"`
+	Final         bool   `protobuf:"varint,7,opt,name=final,proto3" json:"final,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainedRule) Reset() {
+	*x = ExplainedRule{}
+	mi := &file_outrigger_v1_resource_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainedRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainedRule) ProtoMessage() {}
+
+func (x *ExplainedRule) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_resource_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainedRule.ProtoReflect.Descriptor instead.
+func (*ExplainedRule) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_resource_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ExplainedRule) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *ExplainedRule) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *ExplainedRule) GetAction() Action {
+	if x != nil {
+		return x.Action
+	}
+	return Action_ACTION_UNSPECIFIED
+}
+
+func (x *ExplainedRule) GetMatched() bool {
+	if x != nil {
+		return x.Matched
+	}
+	return false
+}
+
+func (x *ExplainedRule) GetUnmatched() string {
+	if x != nil {
+		return x.Unmatched
+	}
+	return ""
+}
+
+func (x *ExplainedRule) GetAuditOnly() bool {
+	if x != nil {
+		return x.AuditOnly
+	}
+	return false
+}
+
+func (x *ExplainedRule) GetFinal() bool {
+	if x != nil {
+		return x.Final
+	}
+	return false
+}
+
 var File_outrigger_v1_resource_proto protoreflect.FileDescriptor
 
 const file_outrigger_v1_resource_proto_rawDesc = "" +
 	"\n" +
-	"\x1boutrigger/v1/resource.proto\x12\foutrigger.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa0\x02\n" +
+	"\x1boutrigger/v1/resource.proto\x12\foutrigger.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19outrigger/v1/policy.proto\"\xa0\x02\n" +
 	"\bResource\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12:\n" +
@@ -1558,7 +2080,53 @@ const file_outrigger_v1_resource_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"e\n" +
 	"\x17CreateJoinTokenResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x124\n" +
-	"\aexpires\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires*V\n" +
+	"\aexpires\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\xd2\x01\n" +
+	"\x10CreateKeyRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12B\n" +
+	"\x06labels\x18\x02 \x03(\v2*.outrigger.v1.CreateKeyRequest.LabelsEntryR\x06labels\x12+\n" +
+	"\x04spec\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x04spec\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Y\n" +
+	"\x11CreateKeyResponse\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x122\n" +
+	"\bresource\x18\x02 \x01(\v2\x16.outrigger.v1.ResourceR\bresource\"\xcc\x02\n" +
+	"\x0eExplainRequest\x12\x18\n" +
+	"\abinding\x18\x01 \x01(\tR\abinding\x12>\n" +
+	"\tprincipal\x18\x02 \x01(\v2 .outrigger.v1.ExplainedPrincipalR\tprincipal\x12\x16\n" +
+	"\x06method\x18\x03 \x01(\tR\x06method\x12\x12\n" +
+	"\x04tool\x18\x04 \x01(\tR\x04tool\x12\x1a\n" +
+	"\bresource\x18\x05 \x01(\tR\bresource\x12\x16\n" +
+	"\x06prompt\x18\x06 \x01(\tR\x06prompt\x12\x1a\n" +
+	"\bupstream\x18\a \x01(\tR\bupstream\x125\n" +
+	"\targuments\x18\b \x01(\v2\x17.google.protobuf.StructR\targuments\x12-\n" +
+	"\x05hints\x18\t \x01(\v2\x17.outrigger.v1.ToolHintsR\x05hints\"\xd6\x01\n" +
+	"\x12ExplainedPrincipal\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
+	"\x06issuer\x18\x02 \x01(\tR\x06issuer\x12\x18\n" +
+	"\asubject\x18\x03 \x01(\tR\asubject\x12\x16\n" +
+	"\x06groups\x18\x04 \x03(\tR\x06groups\x12\x16\n" +
+	"\x06scopes\x18\x05 \x03(\tR\x06scopes\x12/\n" +
+	"\x06claims\x18\x06 \x01(\v2\x17.google.protobuf.StructR\x06claims\x12\x1b\n" +
+	"\tspiffe_id\x18\a \x01(\tR\bspiffeId\"\xf9\x01\n" +
+	"\x0fExplainResponse\x12\x18\n" +
+	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x16\n" +
+	"\x06listed\x18\x02 \x01(\bR\x06listed\x12\x16\n" +
+	"\x06policy\x18\x03 \x01(\tR\x06policy\x12\x12\n" +
+	"\x04rule\x18\x04 \x01(\tR\x04rule\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06tenant\x18\x06 \x01(\tR\x06tenant\x12%\n" +
+	"\x0emissing_scopes\x18\a \x03(\tR\rmissingScopes\x121\n" +
+	"\x05rules\x18\b \x03(\v2\x1b.outrigger.v1.ExplainedRuleR\x05rules\"\xd6\x01\n" +
+	"\rExplainedRule\x12\x16\n" +
+	"\x06policy\x18\x01 \x01(\tR\x06policy\x12\x12\n" +
+	"\x04rule\x18\x02 \x01(\tR\x04rule\x12,\n" +
+	"\x06action\x18\x03 \x01(\x0e2\x14.outrigger.v1.ActionR\x06action\x12\x18\n" +
+	"\amatched\x18\x04 \x01(\bR\amatched\x12\x1c\n" +
+	"\tunmatched\x18\x05 \x01(\tR\tunmatched\x12\x1d\n" +
+	"\n" +
+	"audit_only\x18\x06 \x01(\bR\tauditOnly\x12\x14\n" +
+	"\x05final\x18\a \x01(\bR\x05final*V\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_RUNNING\x10\x01\x12\x11\n" +
@@ -1568,7 +2136,7 @@ const file_outrigger_v1_resource_proto_rawDesc = "" +
 	"\x12CHANGE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
 	"CHANGE_PUT\x10\x01\x12\x12\n" +
-	"\x0eCHANGE_DELETED\x10\x022\xf7\x04\n" +
+	"\x0eCHANGE_DELETED\x10\x022\x92\x06\n" +
 	"\x0fResourceService\x12@\n" +
 	"\x05Apply\x12\x1a.outrigger.v1.ApplyRequest\x1a\x1b.outrigger.v1.ApplyResponse\x12?\n" +
 	"\x03Get\x12\x18.outrigger.v1.GetRequest\x1a\x19.outrigger.v1.GetResponse\"\x03\x90\x02\x01\x12B\n" +
@@ -1576,7 +2144,9 @@ const file_outrigger_v1_resource_proto_rawDesc = "" +
 	"\x06Delete\x12\x1b.outrigger.v1.DeleteRequest\x1a\x1c.outrigger.v1.DeleteResponse\x12B\n" +
 	"\x05Watch\x12\x1a.outrigger.v1.WatchRequest\x1a\x1b.outrigger.v1.WatchResponse0\x01\x12Z\n" +
 	"\fListSidecars\x12!.outrigger.v1.ListSidecarsRequest\x1a\".outrigger.v1.ListSidecarsResponse\"\x03\x90\x02\x01\x12X\n" +
-	"\rDeleteSidecar\x12\".outrigger.v1.DeleteSidecarRequest\x1a#.outrigger.v1.DeleteSidecarResponse\x12^\n" +
+	"\rDeleteSidecar\x12\".outrigger.v1.DeleteSidecarRequest\x1a#.outrigger.v1.DeleteSidecarResponse\x12L\n" +
+	"\tCreateKey\x12\x1e.outrigger.v1.CreateKeyRequest\x1a\x1f.outrigger.v1.CreateKeyResponse\x12K\n" +
+	"\aExplain\x12\x1c.outrigger.v1.ExplainRequest\x1a\x1d.outrigger.v1.ExplainResponse\"\x03\x90\x02\x01\x12^\n" +
 	"\x0fCreateJoinToken\x12$.outrigger.v1.CreateJoinTokenRequest\x1a%.outrigger.v1.CreateJoinTokenResponseBDZBgithub.com/outrigger-mesh/outrigger/proto/outrigger/v1;outriggerv1b\x06proto3"
 
 var (
@@ -1592,7 +2162,7 @@ func file_outrigger_v1_resource_proto_rawDescGZIP() []byte {
 }
 
 var file_outrigger_v1_resource_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_outrigger_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_outrigger_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_outrigger_v1_resource_proto_goTypes = []any{
 	(State)(0),                      // 0: outrigger.v1.State
 	(Change)(0),                     // 1: outrigger.v1.Change
@@ -1619,59 +2189,81 @@ var file_outrigger_v1_resource_proto_goTypes = []any{
 	(*DeleteSidecarResponse)(nil),   // 22: outrigger.v1.DeleteSidecarResponse
 	(*CreateJoinTokenRequest)(nil),  // 23: outrigger.v1.CreateJoinTokenRequest
 	(*CreateJoinTokenResponse)(nil), // 24: outrigger.v1.CreateJoinTokenResponse
-	nil,                             // 25: outrigger.v1.Resource.LabelsEntry
-	nil,                             // 26: outrigger.v1.Sidecar.LabelsEntry
-	nil,                             // 27: outrigger.v1.ListRequest.MatchLabelsEntry
-	nil,                             // 28: outrigger.v1.CreateJoinTokenRequest.LabelsEntry
-	(*structpb.Struct)(nil),         // 29: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),   // 30: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 31: google.protobuf.Duration
+	(*CreateKeyRequest)(nil),        // 25: outrigger.v1.CreateKeyRequest
+	(*CreateKeyResponse)(nil),       // 26: outrigger.v1.CreateKeyResponse
+	(*ExplainRequest)(nil),          // 27: outrigger.v1.ExplainRequest
+	(*ExplainedPrincipal)(nil),      // 28: outrigger.v1.ExplainedPrincipal
+	(*ExplainResponse)(nil),         // 29: outrigger.v1.ExplainResponse
+	(*ExplainedRule)(nil),           // 30: outrigger.v1.ExplainedRule
+	nil,                             // 31: outrigger.v1.Resource.LabelsEntry
+	nil,                             // 32: outrigger.v1.Sidecar.LabelsEntry
+	nil,                             // 33: outrigger.v1.ListRequest.MatchLabelsEntry
+	nil,                             // 34: outrigger.v1.CreateJoinTokenRequest.LabelsEntry
+	nil,                             // 35: outrigger.v1.CreateKeyRequest.LabelsEntry
+	(*structpb.Struct)(nil),         // 36: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),   // 37: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 38: google.protobuf.Duration
+	(*ToolHints)(nil),               // 39: outrigger.v1.ToolHints
+	(Action)(0),                     // 40: outrigger.v1.Action
 }
 var file_outrigger_v1_resource_proto_depIdxs = []int32{
-	25, // 0: outrigger.v1.Resource.labels:type_name -> outrigger.v1.Resource.LabelsEntry
-	29, // 1: outrigger.v1.Resource.spec:type_name -> google.protobuf.Struct
+	31, // 0: outrigger.v1.Resource.labels:type_name -> outrigger.v1.Resource.LabelsEntry
+	36, // 1: outrigger.v1.Resource.spec:type_name -> google.protobuf.Struct
 	3,  // 2: outrigger.v1.Resource.status:type_name -> outrigger.v1.Status
 	4,  // 3: outrigger.v1.Status.sidecars:type_name -> outrigger.v1.SidecarResourceState
 	0,  // 4: outrigger.v1.SidecarResourceState.state:type_name -> outrigger.v1.State
-	30, // 5: outrigger.v1.SidecarResourceState.since:type_name -> google.protobuf.Timestamp
-	26, // 6: outrigger.v1.Sidecar.labels:type_name -> outrigger.v1.Sidecar.LabelsEntry
-	30, // 7: outrigger.v1.Sidecar.since:type_name -> google.protobuf.Timestamp
+	37, // 5: outrigger.v1.SidecarResourceState.since:type_name -> google.protobuf.Timestamp
+	32, // 6: outrigger.v1.Sidecar.labels:type_name -> outrigger.v1.Sidecar.LabelsEntry
+	37, // 7: outrigger.v1.Sidecar.since:type_name -> google.protobuf.Timestamp
 	6,  // 8: outrigger.v1.Sidecar.resources:type_name -> outrigger.v1.SidecarResource
 	0,  // 9: outrigger.v1.SidecarResource.state:type_name -> outrigger.v1.State
-	30, // 10: outrigger.v1.SidecarResource.since:type_name -> google.protobuf.Timestamp
+	37, // 10: outrigger.v1.SidecarResource.since:type_name -> google.protobuf.Timestamp
 	7,  // 11: outrigger.v1.FieldViolations.violations:type_name -> outrigger.v1.FieldViolation
 	2,  // 12: outrigger.v1.ApplyRequest.resources:type_name -> outrigger.v1.Resource
 	2,  // 13: outrigger.v1.ApplyResponse.resources:type_name -> outrigger.v1.Resource
 	2,  // 14: outrigger.v1.GetResponse.resource:type_name -> outrigger.v1.Resource
-	27, // 15: outrigger.v1.ListRequest.match_labels:type_name -> outrigger.v1.ListRequest.MatchLabelsEntry
+	33, // 15: outrigger.v1.ListRequest.match_labels:type_name -> outrigger.v1.ListRequest.MatchLabelsEntry
 	2,  // 16: outrigger.v1.ListResponse.resources:type_name -> outrigger.v1.Resource
 	1,  // 17: outrigger.v1.WatchResponse.change:type_name -> outrigger.v1.Change
 	2,  // 18: outrigger.v1.WatchResponse.resource:type_name -> outrigger.v1.Resource
 	5,  // 19: outrigger.v1.ListSidecarsResponse.sidecars:type_name -> outrigger.v1.Sidecar
-	28, // 20: outrigger.v1.CreateJoinTokenRequest.labels:type_name -> outrigger.v1.CreateJoinTokenRequest.LabelsEntry
-	31, // 21: outrigger.v1.CreateJoinTokenRequest.ttl:type_name -> google.protobuf.Duration
-	30, // 22: outrigger.v1.CreateJoinTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	9,  // 23: outrigger.v1.ResourceService.Apply:input_type -> outrigger.v1.ApplyRequest
-	11, // 24: outrigger.v1.ResourceService.Get:input_type -> outrigger.v1.GetRequest
-	13, // 25: outrigger.v1.ResourceService.List:input_type -> outrigger.v1.ListRequest
-	15, // 26: outrigger.v1.ResourceService.Delete:input_type -> outrigger.v1.DeleteRequest
-	17, // 27: outrigger.v1.ResourceService.Watch:input_type -> outrigger.v1.WatchRequest
-	19, // 28: outrigger.v1.ResourceService.ListSidecars:input_type -> outrigger.v1.ListSidecarsRequest
-	21, // 29: outrigger.v1.ResourceService.DeleteSidecar:input_type -> outrigger.v1.DeleteSidecarRequest
-	23, // 30: outrigger.v1.ResourceService.CreateJoinToken:input_type -> outrigger.v1.CreateJoinTokenRequest
-	10, // 31: outrigger.v1.ResourceService.Apply:output_type -> outrigger.v1.ApplyResponse
-	12, // 32: outrigger.v1.ResourceService.Get:output_type -> outrigger.v1.GetResponse
-	14, // 33: outrigger.v1.ResourceService.List:output_type -> outrigger.v1.ListResponse
-	16, // 34: outrigger.v1.ResourceService.Delete:output_type -> outrigger.v1.DeleteResponse
-	18, // 35: outrigger.v1.ResourceService.Watch:output_type -> outrigger.v1.WatchResponse
-	20, // 36: outrigger.v1.ResourceService.ListSidecars:output_type -> outrigger.v1.ListSidecarsResponse
-	22, // 37: outrigger.v1.ResourceService.DeleteSidecar:output_type -> outrigger.v1.DeleteSidecarResponse
-	24, // 38: outrigger.v1.ResourceService.CreateJoinToken:output_type -> outrigger.v1.CreateJoinTokenResponse
-	31, // [31:39] is the sub-list for method output_type
-	23, // [23:31] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	34, // 20: outrigger.v1.CreateJoinTokenRequest.labels:type_name -> outrigger.v1.CreateJoinTokenRequest.LabelsEntry
+	38, // 21: outrigger.v1.CreateJoinTokenRequest.ttl:type_name -> google.protobuf.Duration
+	37, // 22: outrigger.v1.CreateJoinTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	35, // 23: outrigger.v1.CreateKeyRequest.labels:type_name -> outrigger.v1.CreateKeyRequest.LabelsEntry
+	36, // 24: outrigger.v1.CreateKeyRequest.spec:type_name -> google.protobuf.Struct
+	2,  // 25: outrigger.v1.CreateKeyResponse.resource:type_name -> outrigger.v1.Resource
+	28, // 26: outrigger.v1.ExplainRequest.principal:type_name -> outrigger.v1.ExplainedPrincipal
+	36, // 27: outrigger.v1.ExplainRequest.arguments:type_name -> google.protobuf.Struct
+	39, // 28: outrigger.v1.ExplainRequest.hints:type_name -> outrigger.v1.ToolHints
+	36, // 29: outrigger.v1.ExplainedPrincipal.claims:type_name -> google.protobuf.Struct
+	30, // 30: outrigger.v1.ExplainResponse.rules:type_name -> outrigger.v1.ExplainedRule
+	40, // 31: outrigger.v1.ExplainedRule.action:type_name -> outrigger.v1.Action
+	9,  // 32: outrigger.v1.ResourceService.Apply:input_type -> outrigger.v1.ApplyRequest
+	11, // 33: outrigger.v1.ResourceService.Get:input_type -> outrigger.v1.GetRequest
+	13, // 34: outrigger.v1.ResourceService.List:input_type -> outrigger.v1.ListRequest
+	15, // 35: outrigger.v1.ResourceService.Delete:input_type -> outrigger.v1.DeleteRequest
+	17, // 36: outrigger.v1.ResourceService.Watch:input_type -> outrigger.v1.WatchRequest
+	19, // 37: outrigger.v1.ResourceService.ListSidecars:input_type -> outrigger.v1.ListSidecarsRequest
+	21, // 38: outrigger.v1.ResourceService.DeleteSidecar:input_type -> outrigger.v1.DeleteSidecarRequest
+	25, // 39: outrigger.v1.ResourceService.CreateKey:input_type -> outrigger.v1.CreateKeyRequest
+	27, // 40: outrigger.v1.ResourceService.Explain:input_type -> outrigger.v1.ExplainRequest
+	23, // 41: outrigger.v1.ResourceService.CreateJoinToken:input_type -> outrigger.v1.CreateJoinTokenRequest
+	10, // 42: outrigger.v1.ResourceService.Apply:output_type -> outrigger.v1.ApplyResponse
+	12, // 43: outrigger.v1.ResourceService.Get:output_type -> outrigger.v1.GetResponse
+	14, // 44: outrigger.v1.ResourceService.List:output_type -> outrigger.v1.ListResponse
+	16, // 45: outrigger.v1.ResourceService.Delete:output_type -> outrigger.v1.DeleteResponse
+	18, // 46: outrigger.v1.ResourceService.Watch:output_type -> outrigger.v1.WatchResponse
+	20, // 47: outrigger.v1.ResourceService.ListSidecars:output_type -> outrigger.v1.ListSidecarsResponse
+	22, // 48: outrigger.v1.ResourceService.DeleteSidecar:output_type -> outrigger.v1.DeleteSidecarResponse
+	26, // 49: outrigger.v1.ResourceService.CreateKey:output_type -> outrigger.v1.CreateKeyResponse
+	29, // 50: outrigger.v1.ResourceService.Explain:output_type -> outrigger.v1.ExplainResponse
+	24, // 51: outrigger.v1.ResourceService.CreateJoinToken:output_type -> outrigger.v1.CreateJoinTokenResponse
+	42, // [42:52] is the sub-list for method output_type
+	32, // [32:42] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_outrigger_v1_resource_proto_init() }
@@ -1679,13 +2271,14 @@ func file_outrigger_v1_resource_proto_init() {
 	if File_outrigger_v1_resource_proto != nil {
 		return
 	}
+	file_outrigger_v1_policy_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_outrigger_v1_resource_proto_rawDesc), len(file_outrigger_v1_resource_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   27,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,8 @@ const (
 	ResourceService_Watch_FullMethodName           = "/outrigger.v1.ResourceService/Watch"
 	ResourceService_ListSidecars_FullMethodName    = "/outrigger.v1.ResourceService/ListSidecars"
 	ResourceService_DeleteSidecar_FullMethodName   = "/outrigger.v1.ResourceService/DeleteSidecar"
+	ResourceService_CreateKey_FullMethodName       = "/outrigger.v1.ResourceService/CreateKey"
+	ResourceService_Explain_FullMethodName         = "/outrigger.v1.ResourceService/Explain"
 	ResourceService_CreateJoinToken_FullMethodName = "/outrigger.v1.ResourceService/CreateJoinToken"
 )
 
@@ -56,6 +58,11 @@ type ResourceServiceClient interface {
 	// certificate. It goes on serving what it last had. A join token with uses left admits it again. Errors: NOT_FOUND for
 	// an id that was not admitted, or whose certificate has expired.
 	DeleteSidecar(ctx context.Context, in *DeleteSidecarRequest, opts ...grpc.CallOption) (*DeleteSidecarResponse, error)
+	// CreateKey makes an API key and its Key resource. The key is shown only here. Errors: INVALID_ARGUMENT; ALREADY_EXISTS.
+	CreateKey(ctx context.Context, in *CreateKeyRequest, opts ...grpc.CallOption) (*CreateKeyResponse, error)
+	// Explain decides a call as the sidecars that run a binding would, and says which rule did. Errors: NOT_FOUND for a
+	// binding that does not exist; INVALID_ARGUMENT.
+	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	// CreateJoinToken makes a secret against which a sidecar gets its first certificate. It is shown only here.
 	CreateJoinToken(ctx context.Context, in *CreateJoinTokenRequest, opts ...grpc.CallOption) (*CreateJoinTokenResponse, error)
 }
@@ -147,6 +154,26 @@ func (c *resourceServiceClient) DeleteSidecar(ctx context.Context, in *DeleteSid
 	return out, nil
 }
 
+func (c *resourceServiceClient) CreateKey(ctx context.Context, in *CreateKeyRequest, opts ...grpc.CallOption) (*CreateKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreateKeyResponse)
+	err := c.cc.Invoke(ctx, ResourceService_CreateKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *resourceServiceClient) Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainResponse)
+	err := c.cc.Invoke(ctx, ResourceService_Explain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *resourceServiceClient) CreateJoinToken(ctx context.Context, in *CreateJoinTokenRequest, opts ...grpc.CallOption) (*CreateJoinTokenResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CreateJoinTokenResponse)
@@ -180,6 +207,11 @@ type ResourceServiceServer interface {
 	// certificate. It goes on serving what it last had. A join token with uses left admits it again. Errors: NOT_FOUND for
 	// an id that was not admitted, or whose certificate has expired.
 	DeleteSidecar(context.Context, *DeleteSidecarRequest) (*DeleteSidecarResponse, error)
+	// CreateKey makes an API key and its Key resource. The key is shown only here. Errors: INVALID_ARGUMENT; ALREADY_EXISTS.
+	CreateKey(context.Context, *CreateKeyRequest) (*CreateKeyResponse, error)
+	// Explain decides a call as the sidecars that run a binding would, and says which rule did. Errors: NOT_FOUND for a
+	// binding that does not exist; INVALID_ARGUMENT.
+	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	// CreateJoinToken makes a secret against which a sidecar gets its first certificate. It is shown only here.
 	CreateJoinToken(context.Context, *CreateJoinTokenRequest) (*CreateJoinTokenResponse, error)
 	mustEmbedUnimplementedResourceServiceServer()
@@ -212,6 +244,12 @@ func (UnimplementedResourceServiceServer) ListSidecars(context.Context, *ListSid
 }
 func (UnimplementedResourceServiceServer) DeleteSidecar(context.Context, *DeleteSidecarRequest) (*DeleteSidecarResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteSidecar not implemented")
+}
+func (UnimplementedResourceServiceServer) CreateKey(context.Context, *CreateKeyRequest) (*CreateKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateKey not implemented")
+}
+func (UnimplementedResourceServiceServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
 }
 func (UnimplementedResourceServiceServer) CreateJoinToken(context.Context, *CreateJoinTokenRequest) (*CreateJoinTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateJoinToken not implemented")
@@ -356,6 +394,42 @@ func _ResourceService_DeleteSidecar_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ResourceService_CreateKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResourceServiceServer).CreateKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResourceService_CreateKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResourceServiceServer).CreateKey(ctx, req.(*CreateKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ResourceService_Explain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResourceServiceServer).Explain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResourceService_Explain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResourceServiceServer).Explain(ctx, req.(*ExplainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ResourceService_CreateJoinToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CreateJoinTokenRequest)
 	if err := dec(in); err != nil {
@@ -404,6 +478,14 @@ var ResourceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteSidecar",
 			Handler:    _ResourceService_DeleteSidecar_Handler,
+		},
+		{
+			MethodName: "CreateKey",
+			Handler:    _ResourceService_CreateKey_Handler,
+		},
+		{
+			MethodName: "Explain",
+			Handler:    _ResourceService_Explain_Handler,
 		},
 		{
 			MethodName: "CreateJoinToken",

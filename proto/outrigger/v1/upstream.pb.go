@@ -605,12 +605,13 @@ func (x *Timeouts) GetCall() *durationpb.Duration {
 	return nil
 }
 
-// Credential is one request header whose value the sidecar reads where it runs; the value is never part of a resource.
+// Credential is one request header whose value the sidecar reads or obtains where it runs; the value is never part of an
+// Upstream.
 type Credential struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Default Authorization.
 	Header string `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
-	// Put before the value, as "Bearer ". Default: nothing.
+	// Put before the value, as "Bearer ". Default: nothing; for tokens that the sidecar obtains, "Bearer ".
 	Prefix string `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	// Exactly one source is required.
 	//
@@ -618,6 +619,9 @@ type Credential struct {
 	//
 	//	*Credential_Env
 	//	*Credential_File
+	//	*Credential_Secret
+	//	*Credential_ClientCredentials
+	//	*Credential_TokenExchange
 	Source        isCredential_Source `protobuf_oneof:"source"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -692,6 +696,33 @@ func (x *Credential) GetFile() string {
 	return ""
 }
 
+func (x *Credential) GetSecret() *SecretReference {
+	if x != nil {
+		if x, ok := x.Source.(*Credential_Secret); ok {
+			return x.Secret
+		}
+	}
+	return nil
+}
+
+func (x *Credential) GetClientCredentials() *ClientCredentials {
+	if x != nil {
+		if x, ok := x.Source.(*Credential_ClientCredentials); ok {
+			return x.ClientCredentials
+		}
+	}
+	return nil
+}
+
+func (x *Credential) GetTokenExchange() *TokenExchange {
+	if x != nil {
+		if x, ok := x.Source.(*Credential_TokenExchange); ok {
+			return x.TokenExchange
+		}
+	}
+	return nil
+}
+
 type isCredential_Source interface {
 	isCredential_Source()
 }
@@ -706,9 +737,384 @@ type Credential_File struct {
 	File string `protobuf:"bytes,4,opt,name=file,proto3,oneof"`
 }
 
+type Credential_Secret struct {
+	// A value of a Secret.
+	Secret *SecretReference `protobuf:"bytes,5,opt,name=secret,proto3,oneof"`
+}
+
+type Credential_ClientCredentials struct {
+	// A token for the sidecar itself.
+	ClientCredentials *ClientCredentials `protobuf:"bytes,6,opt,name=client_credentials,json=clientCredentials,proto3,oneof"`
+}
+
+type Credential_TokenExchange struct {
+	// A token for each caller, in exchange for the caller's own, which is never sent to the server.
+	TokenExchange *TokenExchange `protobuf:"bytes,7,opt,name=token_exchange,json=tokenExchange,proto3,oneof"`
+}
+
 func (*Credential_Env) isCredential_Source() {}
 
 func (*Credential_File) isCredential_Source() {}
+
+func (*Credential_Secret) isCredential_Source() {}
+
+func (*Credential_ClientCredentials) isCredential_Source() {}
+
+func (*Credential_TokenExchange) isCredential_Source() {}
+
+// SecretReference names a value of a Secret.
+type SecretReference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required: the Secret.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Required: the key of the value.
+	Key           string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretReference) Reset() {
+	*x = SecretReference{}
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretReference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretReference) ProtoMessage() {}
+
+func (x *SecretReference) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretReference.ProtoReflect.Descriptor instead.
+func (*SecretReference) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *SecretReference) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SecretReference) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+// TokenEndpoint is where a sidecar gets tokens, and how it proves who it is there.
+type TokenEndpoint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required: an https URL; http only for a loopback address.
+	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	// Required: the client id.
+	ClientId string `protobuf:"bytes,2,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	// Required: the client's secret, sent with HTTP Basic authentication (RFC 6749, 2.3.1).
+	ClientSecret *ClientSecret `protobuf:"bytes,3,opt,name=client_secret,json=clientSecret,proto3" json:"client_secret,omitempty"`
+	Scopes       []string      `protobuf:"bytes,4,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	// What the token is for (RFC 8707). Default: the server's URL.
+	Resource string `protobuf:"bytes,5,opt,name=resource,proto3" json:"resource,omitempty"`
+	// Sent as `audience`. Default: nothing.
+	Audience string `protobuf:"bytes,6,opt,name=audience,proto3" json:"audience,omitempty"`
+	// PEM file with the authorities to trust in place of the system's. Default: the system's.
+	CaFile string `protobuf:"bytes,7,opt,name=ca_file,json=caFile,proto3" json:"ca_file,omitempty"`
+	// Default 10s.
+	Timeout       *durationpb.Duration `protobuf:"bytes,8,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenEndpoint) Reset() {
+	*x = TokenEndpoint{}
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenEndpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenEndpoint) ProtoMessage() {}
+
+func (x *TokenEndpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenEndpoint.ProtoReflect.Descriptor instead.
+func (*TokenEndpoint) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *TokenEndpoint) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *TokenEndpoint) GetClientId() string {
+	if x != nil {
+		return x.ClientId
+	}
+	return ""
+}
+
+func (x *TokenEndpoint) GetClientSecret() *ClientSecret {
+	if x != nil {
+		return x.ClientSecret
+	}
+	return nil
+}
+
+func (x *TokenEndpoint) GetScopes() []string {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
+func (x *TokenEndpoint) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+func (x *TokenEndpoint) GetAudience() string {
+	if x != nil {
+		return x.Audience
+	}
+	return ""
+}
+
+func (x *TokenEndpoint) GetCaFile() string {
+	if x != nil {
+		return x.CaFile
+	}
+	return ""
+}
+
+func (x *TokenEndpoint) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+// ClientSecret is read where the sidecar runs. Exactly one source is required.
+type ClientSecret struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Source:
+	//
+	//	*ClientSecret_Env
+	//	*ClientSecret_File
+	//	*ClientSecret_Secret
+	Source        isClientSecret_Source `protobuf_oneof:"source"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClientSecret) Reset() {
+	*x = ClientSecret{}
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClientSecret) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClientSecret) ProtoMessage() {}
+
+func (x *ClientSecret) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClientSecret.ProtoReflect.Descriptor instead.
+func (*ClientSecret) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ClientSecret) GetSource() isClientSecret_Source {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+func (x *ClientSecret) GetEnv() string {
+	if x != nil {
+		if x, ok := x.Source.(*ClientSecret_Env); ok {
+			return x.Env
+		}
+	}
+	return ""
+}
+
+func (x *ClientSecret) GetFile() string {
+	if x != nil {
+		if x, ok := x.Source.(*ClientSecret_File); ok {
+			return x.File
+		}
+	}
+	return ""
+}
+
+func (x *ClientSecret) GetSecret() *SecretReference {
+	if x != nil {
+		if x, ok := x.Source.(*ClientSecret_Secret); ok {
+			return x.Secret
+		}
+	}
+	return nil
+}
+
+type isClientSecret_Source interface {
+	isClientSecret_Source()
+}
+
+type ClientSecret_Env struct {
+	Env string `protobuf:"bytes,1,opt,name=env,proto3,oneof"`
+}
+
+type ClientSecret_File struct {
+	File string `protobuf:"bytes,2,opt,name=file,proto3,oneof"`
+}
+
+type ClientSecret_Secret struct {
+	Secret *SecretReference `protobuf:"bytes,3,opt,name=secret,proto3,oneof"`
+}
+
+func (*ClientSecret_Env) isClientSecret_Source() {}
+
+func (*ClientSecret_File) isClientSecret_Source() {}
+
+func (*ClientSecret_Secret) isClientSecret_Source() {}
+
+// ClientCredentials obtains a token for the sidecar itself (RFC 6749, 4.4), kept until shortly before it expires.
+type ClientCredentials struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required.
+	Endpoint      *TokenEndpoint `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClientCredentials) Reset() {
+	*x = ClientCredentials{}
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClientCredentials) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClientCredentials) ProtoMessage() {}
+
+func (x *ClientCredentials) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClientCredentials.ProtoReflect.Descriptor instead.
+func (*ClientCredentials) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ClientCredentials) GetEndpoint() *TokenEndpoint {
+	if x != nil {
+		return x.Endpoint
+	}
+	return nil
+}
+
+// TokenExchange obtains a token for each caller (RFC 8693). A caller that came without a token is refused.
+type TokenExchange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required.
+	Endpoint      *TokenEndpoint `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenExchange) Reset() {
+	*x = TokenExchange{}
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenExchange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenExchange) ProtoMessage() {}
+
+func (x *TokenExchange) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenExchange.ProtoReflect.Descriptor instead.
+func (*TokenExchange) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *TokenExchange) GetEndpoint() *TokenEndpoint {
+	if x != nil {
+		return x.Endpoint
+	}
+	return nil
+}
 
 // Bridge says how clients of the wire that a server does not speak are served, and bounds what that keeps. Zero takes the
 // default.
@@ -734,7 +1140,7 @@ type Bridge struct {
 
 func (x *Bridge) Reset() {
 	*x = Bridge{}
-	mi := &file_outrigger_v1_upstream_proto_msgTypes[6]
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -746,7 +1152,7 @@ func (x *Bridge) String() string {
 func (*Bridge) ProtoMessage() {}
 
 func (x *Bridge) ProtoReflect() protoreflect.Message {
-	mi := &file_outrigger_v1_upstream_proto_msgTypes[6]
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -759,7 +1165,7 @@ func (x *Bridge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bridge.ProtoReflect.Descriptor instead.
 func (*Bridge) Descriptor() ([]byte, []int) {
-	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{6}
+	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Bridge) GetEnabled() bool {
@@ -820,7 +1226,7 @@ type Concurrency struct {
 
 func (x *Concurrency) Reset() {
 	*x = Concurrency{}
-	mi := &file_outrigger_v1_upstream_proto_msgTypes[7]
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -832,7 +1238,7 @@ func (x *Concurrency) String() string {
 func (*Concurrency) ProtoMessage() {}
 
 func (x *Concurrency) ProtoReflect() protoreflect.Message {
-	mi := &file_outrigger_v1_upstream_proto_msgTypes[7]
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -845,7 +1251,7 @@ func (x *Concurrency) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concurrency.ProtoReflect.Descriptor instead.
 func (*Concurrency) Descriptor() ([]byte, []int) {
-	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{7}
+	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Concurrency) GetMaxCalls() uint32 {
@@ -886,7 +1292,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_outrigger_v1_upstream_proto_msgTypes[8]
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +1304,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_outrigger_v1_upstream_proto_msgTypes[8]
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +1317,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{8}
+	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Health) GetFailures() uint32 {
@@ -949,7 +1355,7 @@ type Retry struct {
 
 func (x *Retry) Reset() {
 	*x = Retry{}
-	mi := &file_outrigger_v1_upstream_proto_msgTypes[9]
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -961,7 +1367,7 @@ func (x *Retry) String() string {
 func (*Retry) ProtoMessage() {}
 
 func (x *Retry) ProtoReflect() protoreflect.Message {
-	mi := &file_outrigger_v1_upstream_proto_msgTypes[9]
+	mi := &file_outrigger_v1_upstream_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -974,7 +1380,7 @@ func (x *Retry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retry.ProtoReflect.Descriptor instead.
 func (*Retry) Descriptor() ([]byte, []int) {
-	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{9}
+	return file_outrigger_v1_upstream_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Retry) GetAttempts() uint32 {
@@ -1036,14 +1442,38 @@ const file_outrigger_v1_upstream_proto_rawDesc = "" +
 	"\bTimeouts\x123\n" +
 	"\aconnect\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\aconnect\x127\n" +
 	"\thandshake\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\thandshake\x12-\n" +
-	"\x04call\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04call\"p\n" +
+	"\x04call\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04call\"\xc1\x02\n" +
 	"\n" +
 	"Credential\x12\x16\n" +
 	"\x06header\x18\x01 \x01(\tR\x06header\x12\x16\n" +
 	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x12\n" +
 	"\x03env\x18\x03 \x01(\tH\x00R\x03env\x12\x14\n" +
-	"\x04file\x18\x04 \x01(\tH\x00R\x04fileB\b\n" +
-	"\x06source\"\x97\x02\n" +
+	"\x04file\x18\x04 \x01(\tH\x00R\x04file\x127\n" +
+	"\x06secret\x18\x05 \x01(\v2\x1d.outrigger.v1.SecretReferenceH\x00R\x06secret\x12P\n" +
+	"\x12client_credentials\x18\x06 \x01(\v2\x1f.outrigger.v1.ClientCredentialsH\x00R\x11clientCredentials\x12D\n" +
+	"\x0etoken_exchange\x18\a \x01(\v2\x1b.outrigger.v1.TokenExchangeH\x00R\rtokenExchangeB\b\n" +
+	"\x06source\"7\n" +
+	"\x0fSecretReference\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\"\x9d\x02\n" +
+	"\rTokenEndpoint\x12\x10\n" +
+	"\x03url\x18\x01 \x01(\tR\x03url\x12\x1b\n" +
+	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12?\n" +
+	"\rclient_secret\x18\x03 \x01(\v2\x1a.outrigger.v1.ClientSecretR\fclientSecret\x12\x16\n" +
+	"\x06scopes\x18\x04 \x03(\tR\x06scopes\x12\x1a\n" +
+	"\bresource\x18\x05 \x01(\tR\bresource\x12\x1a\n" +
+	"\baudience\x18\x06 \x01(\tR\baudience\x12\x17\n" +
+	"\aca_file\x18\a \x01(\tR\x06caFile\x123\n" +
+	"\atimeout\x18\b \x01(\v2\x19.google.protobuf.DurationR\atimeout\"{\n" +
+	"\fClientSecret\x12\x12\n" +
+	"\x03env\x18\x01 \x01(\tH\x00R\x03env\x12\x14\n" +
+	"\x04file\x18\x02 \x01(\tH\x00R\x04file\x127\n" +
+	"\x06secret\x18\x03 \x01(\v2\x1d.outrigger.v1.SecretReferenceH\x00R\x06secretB\b\n" +
+	"\x06source\"L\n" +
+	"\x11ClientCredentials\x127\n" +
+	"\bendpoint\x18\x01 \x01(\v2\x1b.outrigger.v1.TokenEndpointR\bendpoint\"H\n" +
+	"\rTokenExchange\x127\n" +
+	"\bendpoint\x18\x01 \x01(\v2\x1b.outrigger.v1.TokenEndpointR\bendpoint\"\x97\x02\n" +
 	"\x06Bridge\x12\x1d\n" +
 	"\aenabled\x18\x01 \x01(\bH\x00R\aenabled\x88\x01\x01\x12!\n" +
 	"\fmax_sessions\x18\x02 \x01(\rR\vmaxSessions\x12<\n" +
@@ -1091,7 +1521,7 @@ func file_outrigger_v1_upstream_proto_rawDescGZIP() []byte {
 }
 
 var file_outrigger_v1_upstream_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_outrigger_v1_upstream_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_outrigger_v1_upstream_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_outrigger_v1_upstream_proto_goTypes = []any{
 	(Era)(0),                    // 0: outrigger.v1.Era
 	(Isolation)(0),              // 1: outrigger.v1.Isolation
@@ -1101,12 +1531,17 @@ var file_outrigger_v1_upstream_proto_goTypes = []any{
 	(*StdioTransport)(nil),      // 5: outrigger.v1.StdioTransport
 	(*Timeouts)(nil),            // 6: outrigger.v1.Timeouts
 	(*Credential)(nil),          // 7: outrigger.v1.Credential
-	(*Bridge)(nil),              // 8: outrigger.v1.Bridge
-	(*Concurrency)(nil),         // 9: outrigger.v1.Concurrency
-	(*Health)(nil),              // 10: outrigger.v1.Health
-	(*Retry)(nil),               // 11: outrigger.v1.Retry
-	nil,                         // 12: outrigger.v1.StdioTransport.EnvEntry
-	(*durationpb.Duration)(nil), // 13: google.protobuf.Duration
+	(*SecretReference)(nil),     // 8: outrigger.v1.SecretReference
+	(*TokenEndpoint)(nil),       // 9: outrigger.v1.TokenEndpoint
+	(*ClientSecret)(nil),        // 10: outrigger.v1.ClientSecret
+	(*ClientCredentials)(nil),   // 11: outrigger.v1.ClientCredentials
+	(*TokenExchange)(nil),       // 12: outrigger.v1.TokenExchange
+	(*Bridge)(nil),              // 13: outrigger.v1.Bridge
+	(*Concurrency)(nil),         // 14: outrigger.v1.Concurrency
+	(*Health)(nil),              // 15: outrigger.v1.Health
+	(*Retry)(nil),               // 16: outrigger.v1.Retry
+	nil,                         // 17: outrigger.v1.StdioTransport.EnvEntry
+	(*durationpb.Duration)(nil), // 18: google.protobuf.Duration
 }
 var file_outrigger_v1_upstream_proto_depIdxs = []int32{
 	3,  // 0: outrigger.v1.Upstream.http:type_name -> outrigger.v1.HTTPTransport
@@ -1115,26 +1550,34 @@ var file_outrigger_v1_upstream_proto_depIdxs = []int32{
 	0,  // 3: outrigger.v1.Upstream.era:type_name -> outrigger.v1.Era
 	6,  // 4: outrigger.v1.Upstream.timeouts:type_name -> outrigger.v1.Timeouts
 	7,  // 5: outrigger.v1.Upstream.credential:type_name -> outrigger.v1.Credential
-	8,  // 6: outrigger.v1.Upstream.bridge:type_name -> outrigger.v1.Bridge
-	9,  // 7: outrigger.v1.Upstream.concurrency:type_name -> outrigger.v1.Concurrency
-	10, // 8: outrigger.v1.Upstream.health:type_name -> outrigger.v1.Health
-	11, // 9: outrigger.v1.Upstream.retry:type_name -> outrigger.v1.Retry
-	12, // 10: outrigger.v1.StdioTransport.env:type_name -> outrigger.v1.StdioTransport.EnvEntry
+	13, // 6: outrigger.v1.Upstream.bridge:type_name -> outrigger.v1.Bridge
+	14, // 7: outrigger.v1.Upstream.concurrency:type_name -> outrigger.v1.Concurrency
+	15, // 8: outrigger.v1.Upstream.health:type_name -> outrigger.v1.Health
+	16, // 9: outrigger.v1.Upstream.retry:type_name -> outrigger.v1.Retry
+	17, // 10: outrigger.v1.StdioTransport.env:type_name -> outrigger.v1.StdioTransport.EnvEntry
 	1,  // 11: outrigger.v1.StdioTransport.isolation:type_name -> outrigger.v1.Isolation
-	13, // 12: outrigger.v1.StdioTransport.stop_grace:type_name -> google.protobuf.Duration
-	13, // 13: outrigger.v1.Timeouts.connect:type_name -> google.protobuf.Duration
-	13, // 14: outrigger.v1.Timeouts.handshake:type_name -> google.protobuf.Duration
-	13, // 15: outrigger.v1.Timeouts.call:type_name -> google.protobuf.Duration
-	13, // 16: outrigger.v1.Bridge.session_idle:type_name -> google.protobuf.Duration
-	13, // 17: outrigger.v1.Bridge.held_timeout:type_name -> google.protobuf.Duration
-	13, // 18: outrigger.v1.Concurrency.max_wait:type_name -> google.protobuf.Duration
-	13, // 19: outrigger.v1.Health.retry_after:type_name -> google.protobuf.Duration
-	13, // 20: outrigger.v1.Health.interval:type_name -> google.protobuf.Duration
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	18, // 12: outrigger.v1.StdioTransport.stop_grace:type_name -> google.protobuf.Duration
+	18, // 13: outrigger.v1.Timeouts.connect:type_name -> google.protobuf.Duration
+	18, // 14: outrigger.v1.Timeouts.handshake:type_name -> google.protobuf.Duration
+	18, // 15: outrigger.v1.Timeouts.call:type_name -> google.protobuf.Duration
+	8,  // 16: outrigger.v1.Credential.secret:type_name -> outrigger.v1.SecretReference
+	11, // 17: outrigger.v1.Credential.client_credentials:type_name -> outrigger.v1.ClientCredentials
+	12, // 18: outrigger.v1.Credential.token_exchange:type_name -> outrigger.v1.TokenExchange
+	10, // 19: outrigger.v1.TokenEndpoint.client_secret:type_name -> outrigger.v1.ClientSecret
+	18, // 20: outrigger.v1.TokenEndpoint.timeout:type_name -> google.protobuf.Duration
+	8,  // 21: outrigger.v1.ClientSecret.secret:type_name -> outrigger.v1.SecretReference
+	9,  // 22: outrigger.v1.ClientCredentials.endpoint:type_name -> outrigger.v1.TokenEndpoint
+	9,  // 23: outrigger.v1.TokenExchange.endpoint:type_name -> outrigger.v1.TokenEndpoint
+	18, // 24: outrigger.v1.Bridge.session_idle:type_name -> google.protobuf.Duration
+	18, // 25: outrigger.v1.Bridge.held_timeout:type_name -> google.protobuf.Duration
+	18, // 26: outrigger.v1.Concurrency.max_wait:type_name -> google.protobuf.Duration
+	18, // 27: outrigger.v1.Health.retry_after:type_name -> google.protobuf.Duration
+	18, // 28: outrigger.v1.Health.interval:type_name -> google.protobuf.Duration
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_outrigger_v1_upstream_proto_init() }
@@ -1150,15 +1593,23 @@ func file_outrigger_v1_upstream_proto_init() {
 	file_outrigger_v1_upstream_proto_msgTypes[5].OneofWrappers = []any{
 		(*Credential_Env)(nil),
 		(*Credential_File)(nil),
+		(*Credential_Secret)(nil),
+		(*Credential_ClientCredentials)(nil),
+		(*Credential_TokenExchange)(nil),
 	}
-	file_outrigger_v1_upstream_proto_msgTypes[6].OneofWrappers = []any{}
+	file_outrigger_v1_upstream_proto_msgTypes[8].OneofWrappers = []any{
+		(*ClientSecret_Env)(nil),
+		(*ClientSecret_File)(nil),
+		(*ClientSecret_Secret)(nil),
+	}
+	file_outrigger_v1_upstream_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_outrigger_v1_upstream_proto_rawDesc), len(file_outrigger_v1_upstream_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   11,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -53,6 +53,11 @@ const (
 	// ResourceServiceDeleteSidecarProcedure is the fully-qualified name of the ResourceService's
 	// DeleteSidecar RPC.
 	ResourceServiceDeleteSidecarProcedure = "/outrigger.v1.ResourceService/DeleteSidecar"
+	// ResourceServiceCreateKeyProcedure is the fully-qualified name of the ResourceService's CreateKey
+	// RPC.
+	ResourceServiceCreateKeyProcedure = "/outrigger.v1.ResourceService/CreateKey"
+	// ResourceServiceExplainProcedure is the fully-qualified name of the ResourceService's Explain RPC.
+	ResourceServiceExplainProcedure = "/outrigger.v1.ResourceService/Explain"
 	// ResourceServiceCreateJoinTokenProcedure is the fully-qualified name of the ResourceService's
 	// CreateJoinToken RPC.
 	ResourceServiceCreateJoinTokenProcedure = "/outrigger.v1.ResourceService/CreateJoinToken"
@@ -77,6 +82,11 @@ type ResourceServiceClient interface {
 	// certificate. It goes on serving what it last had. A join token with uses left admits it again. Errors: NOT_FOUND for
 	// an id that was not admitted, or whose certificate has expired.
 	DeleteSidecar(context.Context, *v1.DeleteSidecarRequest) (*v1.DeleteSidecarResponse, error)
+	// CreateKey makes an API key and its Key resource. The key is shown only here. Errors: INVALID_ARGUMENT; ALREADY_EXISTS.
+	CreateKey(context.Context, *v1.CreateKeyRequest) (*v1.CreateKeyResponse, error)
+	// Explain decides a call as the sidecars that run a binding would, and says which rule did. Errors: NOT_FOUND for a
+	// binding that does not exist; INVALID_ARGUMENT.
+	Explain(context.Context, *v1.ExplainRequest) (*v1.ExplainResponse, error)
 	// CreateJoinToken makes a secret against which a sidecar gets its first certificate. It is shown only here.
 	CreateJoinToken(context.Context, *v1.CreateJoinTokenRequest) (*v1.CreateJoinTokenResponse, error)
 }
@@ -137,6 +147,19 @@ func NewResourceServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			connect.WithSchema(resourceServiceMethods.ByName("DeleteSidecar")),
 			connect.WithClientOptions(opts...),
 		),
+		createKey: connect.NewClient[v1.CreateKeyRequest, v1.CreateKeyResponse](
+			httpClient,
+			baseURL+ResourceServiceCreateKeyProcedure,
+			connect.WithSchema(resourceServiceMethods.ByName("CreateKey")),
+			connect.WithClientOptions(opts...),
+		),
+		explain: connect.NewClient[v1.ExplainRequest, v1.ExplainResponse](
+			httpClient,
+			baseURL+ResourceServiceExplainProcedure,
+			connect.WithSchema(resourceServiceMethods.ByName("Explain")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		createJoinToken: connect.NewClient[v1.CreateJoinTokenRequest, v1.CreateJoinTokenResponse](
 			httpClient,
 			baseURL+ResourceServiceCreateJoinTokenProcedure,
@@ -155,6 +178,8 @@ type resourceServiceClient struct {
 	watch           *connect.Client[v1.WatchRequest, v1.WatchResponse]
 	listSidecars    *connect.Client[v1.ListSidecarsRequest, v1.ListSidecarsResponse]
 	deleteSidecar   *connect.Client[v1.DeleteSidecarRequest, v1.DeleteSidecarResponse]
+	createKey       *connect.Client[v1.CreateKeyRequest, v1.CreateKeyResponse]
+	explain         *connect.Client[v1.ExplainRequest, v1.ExplainResponse]
 	createJoinToken *connect.Client[v1.CreateJoinTokenRequest, v1.CreateJoinTokenResponse]
 }
 
@@ -217,6 +242,24 @@ func (c *resourceServiceClient) DeleteSidecar(ctx context.Context, req *v1.Delet
 	return nil, err
 }
 
+// CreateKey calls outrigger.v1.ResourceService.CreateKey.
+func (c *resourceServiceClient) CreateKey(ctx context.Context, req *v1.CreateKeyRequest) (*v1.CreateKeyResponse, error) {
+	response, err := c.createKey.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// Explain calls outrigger.v1.ResourceService.Explain.
+func (c *resourceServiceClient) Explain(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
+	response, err := c.explain.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // CreateJoinToken calls outrigger.v1.ResourceService.CreateJoinToken.
 func (c *resourceServiceClient) CreateJoinToken(ctx context.Context, req *v1.CreateJoinTokenRequest) (*v1.CreateJoinTokenResponse, error) {
 	response, err := c.createJoinToken.CallUnary(ctx, connect.NewRequest(req))
@@ -245,6 +288,11 @@ type ResourceServiceHandler interface {
 	// certificate. It goes on serving what it last had. A join token with uses left admits it again. Errors: NOT_FOUND for
 	// an id that was not admitted, or whose certificate has expired.
 	DeleteSidecar(context.Context, *v1.DeleteSidecarRequest) (*v1.DeleteSidecarResponse, error)
+	// CreateKey makes an API key and its Key resource. The key is shown only here. Errors: INVALID_ARGUMENT; ALREADY_EXISTS.
+	CreateKey(context.Context, *v1.CreateKeyRequest) (*v1.CreateKeyResponse, error)
+	// Explain decides a call as the sidecars that run a binding would, and says which rule did. Errors: NOT_FOUND for a
+	// binding that does not exist; INVALID_ARGUMENT.
+	Explain(context.Context, *v1.ExplainRequest) (*v1.ExplainResponse, error)
 	// CreateJoinToken makes a secret against which a sidecar gets its first certificate. It is shown only here.
 	CreateJoinToken(context.Context, *v1.CreateJoinTokenRequest) (*v1.CreateJoinTokenResponse, error)
 }
@@ -301,6 +349,19 @@ func NewResourceServiceHandler(svc ResourceServiceHandler, opts ...connect.Handl
 		connect.WithSchema(resourceServiceMethods.ByName("DeleteSidecar")),
 		connect.WithHandlerOptions(opts...),
 	)
+	resourceServiceCreateKeyHandler := connect.NewUnaryHandlerSimple(
+		ResourceServiceCreateKeyProcedure,
+		svc.CreateKey,
+		connect.WithSchema(resourceServiceMethods.ByName("CreateKey")),
+		connect.WithHandlerOptions(opts...),
+	)
+	resourceServiceExplainHandler := connect.NewUnaryHandlerSimple(
+		ResourceServiceExplainProcedure,
+		svc.Explain,
+		connect.WithSchema(resourceServiceMethods.ByName("Explain")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	resourceServiceCreateJoinTokenHandler := connect.NewUnaryHandlerSimple(
 		ResourceServiceCreateJoinTokenProcedure,
 		svc.CreateJoinToken,
@@ -323,6 +384,10 @@ func NewResourceServiceHandler(svc ResourceServiceHandler, opts ...connect.Handl
 			resourceServiceListSidecarsHandler.ServeHTTP(w, r)
 		case ResourceServiceDeleteSidecarProcedure:
 			resourceServiceDeleteSidecarHandler.ServeHTTP(w, r)
+		case ResourceServiceCreateKeyProcedure:
+			resourceServiceCreateKeyHandler.ServeHTTP(w, r)
+		case ResourceServiceExplainProcedure:
+			resourceServiceExplainHandler.ServeHTTP(w, r)
 		case ResourceServiceCreateJoinTokenProcedure:
 			resourceServiceCreateJoinTokenHandler.ServeHTTP(w, r)
 		default:
@@ -360,6 +425,14 @@ func (UnimplementedResourceServiceHandler) ListSidecars(context.Context, *v1.Lis
 
 func (UnimplementedResourceServiceHandler) DeleteSidecar(context.Context, *v1.DeleteSidecarRequest) (*v1.DeleteSidecarResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("outrigger.v1.ResourceService.DeleteSidecar is not implemented"))
+}
+
+func (UnimplementedResourceServiceHandler) CreateKey(context.Context, *v1.CreateKeyRequest) (*v1.CreateKeyResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("outrigger.v1.ResourceService.CreateKey is not implemented"))
+}
+
+func (UnimplementedResourceServiceHandler) Explain(context.Context, *v1.ExplainRequest) (*v1.ExplainResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("outrigger.v1.ResourceService.Explain is not implemented"))
 }
 
 func (UnimplementedResourceServiceHandler) CreateJoinToken(context.Context, *v1.CreateJoinTokenRequest) (*v1.CreateJoinTokenResponse, error) {
