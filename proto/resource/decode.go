@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 )
@@ -21,7 +22,7 @@ import (
 // of either sort, but those that only follow from one that it reports.
 //
 // Fields are named in lowerCamelCase or as in the proto; enumerations by their short lower-case words or full names;
-// durations are written as Go's ("1m30s") or protobuf's ("90s").
+// durations are written as Go's ("1m30s") or protobuf's ("90s"), times as RFC 3339 has them.
 func Decode(r *outriggerv1.Resource) (Object, Errors) {
 	o, errs := decode(r)
 	if len(errs) > 0 {
@@ -175,6 +176,13 @@ func (d *decoder) value(path string, fd protoreflect.FieldDescriptor, newValue f
 		}
 		return protoreflect.ValueOfMessage(durationpb.New(t).ProtoReflect()), ok
 	}
+	if fd.Message().FullName() == timestampName {
+		t, err := time.Parse(time.RFC3339, v.GetStringValue())
+		if err != nil {
+			d.errs.addf(path, `expected a time such as "2027-01-31T12:00:00Z", got %s`, describe(v))
+		}
+		return protoreflect.ValueOfMessage(timestamppb.New(t).ProtoReflect()), err == nil
+	}
 	s := v.GetStructValue()
 	if s == nil {
 		d.errs.addf(path, "expected a mapping, got %s", describe(v))
@@ -185,7 +193,10 @@ func (d *decoder) value(path string, fd protoreflect.FieldDescriptor, newValue f
 	return value, true
 }
 
-const durationName = "google.protobuf.Duration"
+const (
+	durationName  = "google.protobuf.Duration"
+	timestampName = "google.protobuf.Timestamp"
+)
 
 func duration(v *structpb.Value) (time.Duration, bool) {
 	s, ok := v.Kind.(*structpb.Value_StringValue)

@@ -1,6 +1,8 @@
 package resource
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,7 +25,7 @@ func BindingPath(b *outriggerv1.Binding) string {
 
 // WithDefaults is a copy of o in which every field that was left out, or is zero where zero takes the default, has the
 // value that its comment in the proto promises. Hosts and origins stay empty: their defaults depend on the connection.
-// A transport or credential that is not there stays so.
+// A transport or credential that is not there stays so, as do a token's audiences and the claims of its scopes.
 func WithDefaults[O Object](o O) O {
 	o = proto.CloneOf(o)
 	switch o := any(o).(type) {
@@ -31,6 +33,8 @@ func WithDefaults[O Object](o O) O {
 		fillUpstream(o)
 	case *outriggerv1.Binding:
 		fillBinding(o)
+	case *outriggerv1.Policy:
+		fillPolicy(o)
 	}
 	return o
 }
@@ -51,11 +55,22 @@ func fillUpstream(u *outriggerv1.Upstream) {
 		fillDuration(&t.StopGrace, 5*time.Second)
 		fill(&t.MaxMessageBytes, 64<<20)
 	}
-	if c := u.Credential; c != nil {
-		fill(&c.Header, "Authorization")
-	}
+	fillCredential(u.Credential)
 	fillBridge(u)
 	fillCare(u)
+}
+
+func fillCredential(c *outriggerv1.Credential) {
+	if c == nil {
+		return
+	}
+	fill(&c.Header, "Authorization")
+	for _, e := range []*outriggerv1.TokenEndpoint{c.GetClientCredentials().GetEndpoint(), c.GetTokenExchange().GetEndpoint()} {
+		if e != nil {
+			fill(&c.Prefix, "Bearer ")
+			fillDuration(&e.Timeout, 10*time.Second)
+		}
+	}
 }
 
 func fillBridge(u *outriggerv1.Upstream) {
@@ -136,6 +151,34 @@ func fillFederation(b *outriggerv1.Binding) {
 	fillDuration(&b.Lists.Ttl, time.Minute)
 	fillDuration(&b.Lists.Stale, 10*time.Minute)
 	fill(&b.PartialFailure, outriggerv1.PartialFailure_PARTIAL_FAILURE_SERVE)
+}
+
+func fillPolicy(p *outriggerv1.Policy) {
+	for i, r := range p.Rules {
+		fill(&r.Name, fmt.Sprintf("rules[%d]", i))
+	}
+	for _, provider := range p.GetIdentity().GetProviders() {
+		if k := provider.GetKeys(); k != nil {
+			fill(&k.Header, "X-Api-Key")
+		}
+		if j := provider.GetJwt(); j != nil {
+			fillJWT(j)
+		}
+	}
+}
+
+func fillJWT(j *outriggerv1.JWTProvider) {
+	if len(j.Algorithms) == 0 {
+		j.Algorithms = slices.Clone(SignatureAlgorithms)
+	}
+	fillDuration(&j.ClockSkew, 30*time.Second)
+	fillDuration(&j.Refresh, 10*time.Minute)
+	fillDuration(&j.Stale, 24*time.Hour)
+	if j.Claims == nil {
+		j.Claims = &outriggerv1.ClaimPaths{}
+	}
+	fill(&j.Claims.Subject, "sub")
+	fill(&j.Claims.Groups, "groups")
 }
 
 // prefixOf is the prefix of an upstream's names, given or by default.

@@ -8,10 +8,11 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // Encode is the spec of an Object as Decode reads it, in its canonical form: lowerCamelCase names, short words for
-// enumerations, durations as "1m30s", and only what is set.
+// enumerations, durations as "1m30s", times in UTC as RFC 3339 has them, and only what is set.
 func Encode(o Object) *structpb.Struct {
 	s := encodeMessage(o.ProtoReflect())
 	delete(s.Fields, "name")
@@ -49,8 +50,11 @@ func encodeField(fd protoreflect.FieldDescriptor, v protoreflect.Value) *structp
 func encodeValue(fd protoreflect.FieldDescriptor, v protoreflect.Value) *structpb.Value {
 	switch fd.Kind() {
 	case protoreflect.MessageKind:
-		if d, ok := v.Message().Interface().(*durationpb.Duration); ok {
-			return structpb.NewStringValue(formatDuration(d.AsDuration()))
+		switch m := v.Message().Interface().(type) {
+		case *durationpb.Duration:
+			return structpb.NewStringValue(formatDuration(m.AsDuration()))
+		case *timestamppb.Timestamp:
+			return structpb.NewStringValue(m.AsTime().Format(time.RFC3339Nano))
 		}
 		return structpb.NewStructValue(encodeMessage(v.Message()))
 	case protoreflect.EnumKind:

@@ -1,4 +1,4 @@
-// Package resource is what operators write: Upstreams and Bindings in YAML or JSON, decoded to their messages and
+// Package resource is what operators write: Upstreams, Bindings, Policies and the rest in YAML or JSON, decoded to their messages and
 // checked, with every mistake reported under the path where it was typed.
 //
 // A document becomes Resources (Parse), a Resource its message (Decode), and a message is checked alone (Validate; Check
@@ -14,14 +14,19 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 )
 
 // The kinds.
 const (
+	KindSecret   = "Secret"
 	KindUpstream = "Upstream"
 	KindBinding  = "Binding"
+	KindTenant   = "Tenant"
+	KindKey      = "Key"
+	KindPolicy   = "Policy"
 )
 
 // ManifestTypeURL is the type URL of a sidecar's Manifest, which is made by the control plane and is no kind.
@@ -30,22 +35,32 @@ const ManifestTypeURL = typePrefix + "Manifest"
 // typePrefix begins every type URL of ours.
 const typePrefix = "type.googleapis.com/outrigger.v1."
 
-// Object is a resource's message: *outriggerv1.Upstream or *outriggerv1.Binding.
+// Object is a resource's message: an *outriggerv1.Upstream, Binding, Policy, Tenant, Key or Secret.
 type Object interface {
 	proto.Message
 	GetName() string
 }
 
 // Kinds lists the kinds in the order in which they depend on each other.
-func Kinds() []string { return []string{KindUpstream, KindBinding} }
+func Kinds() []string {
+	return []string{KindSecret, KindUpstream, KindBinding, KindTenant, KindKey, KindPolicy}
+}
 
 // New makes an empty Object of a kind, or reports that there is no such kind.
 func New(kind string) (Object, bool) {
 	switch kind {
+	case KindSecret:
+		return &outriggerv1.Secret{}, true
 	case KindUpstream:
 		return &outriggerv1.Upstream{}, true
 	case KindBinding:
 		return &outriggerv1.Binding{}, true
+	case KindTenant:
+		return &outriggerv1.Tenant{}, true
+	case KindKey:
+		return &outriggerv1.Key{}, true
+	case KindPolicy:
+		return &outriggerv1.Policy{}, true
 	}
 	return nil, false
 }
@@ -69,14 +84,10 @@ func KindOfTypeURL(url string) (kind string, ok bool) {
 	return kind, ok
 }
 
-// SetName sets the name of a kind's Object.
+// setName sets the name of an Object.
 func setName(o Object, name string) {
-	switch o := o.(type) {
-	case *outriggerv1.Upstream:
-		o.Name = name
-	case *outriggerv1.Binding:
-		o.Name = name
-	}
+	m := o.ProtoReflect()
+	m.Set(m.Descriptor().Fields().ByName("name"), protoreflect.ValueOfString(name))
 }
 
 // Matches reports whether a sidecar with these labels is selected. A missing selector selects none, an empty one all.

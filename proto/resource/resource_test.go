@@ -114,8 +114,8 @@ func roundTrip(t *testing.T, o Object) {
 
 func TestEveryMistakeIsReportedUnderItsPath(t *testing.T) {
 	rows := []struct{ name, text, want string }{
-		{"unknown kind", "kind: Upstraem\nname: a", `t: Upstraem/a: kind: unknown kind "Upstraem", expected Upstream or Binding, did you mean "Upstream"?`},
-		{"no kind", "name: a", "t: resources[0]: kind: required, expected Upstream or Binding"},
+		{"unknown kind", "kind: Upstraem\nname: a", `t: Upstraem/a: kind: unknown kind "Upstraem", expected Secret, Upstream, Binding, Tenant, Key or Policy, did you mean "Upstream"?`},
+		{"no kind", "name: a", "t: resources[0]: kind: required, expected Secret, Upstream, Binding, Tenant, Key or Policy"},
 		{"no name", "kind: Upstream", "t: resources[0]: name: required"},
 		{"number as name", "kind: Upstream\nname: 7", "t: resources[0]: name: expected a string, got 7"},
 		{"not a mapping", "- kind: Upstream\n  name: a\n- 7", "t: resources[1]: expected a resource with kind, name and spec, got 7"},
@@ -182,7 +182,7 @@ func TestMistakesInSpecs(t *testing.T) {
 		{upstreamDoc("{health: {interval: 1ms}}"), `Upstream/a: spec.health.interval: 1ms, expected at least 1s`},
 		{upstreamDoc("{retry: {attempts: 6}}"), `Upstream/a: spec.retry.attempts: 6, expected 1 to 5`},
 		{upstreamDoc("{timeouts: {call: 25h}}"), `Upstream/a: spec.timeouts.call: 25h0m0s, expected at most 24h`},
-		{upstreamDoc("{credential: {}}"), `Upstream/a: spec.credential: no source, expected exactly one of env and file`},
+		{upstreamDoc("{credential: {}}"), `Upstream/a: spec.credential: no source, expected exactly one of env, file, secret, clientCredentials and tokenExchange`},
 		{upstreamDoc("{credential: {env: HOME}}"), `Upstream/a: spec.credential.env: "HOME", expected a variable whose name begins with OUTRIGGER_CREDENTIAL_`},
 		{upstreamDoc("{credential: {file: ../x}}"), `Upstream/a: spec.credential.file: "../x", expected the bare name of a file in the credentials directory`},
 		{upstreamDoc("{credential: {file: x, header: Mcp-Session-Id}}"), `Upstream/a: spec.credential.header: "Mcp-Session-Id" is not a header that a credential may set`},
@@ -246,12 +246,12 @@ func TestAMistakeOfFormHidesNoOther(t *testing.T) {
 			`t: resources[0]: spec.http.url: "ftp://x" is not an absolute http(s) URL`,
 		}},
 		{"of an unknown kind", "kind: Gadget\nname: A\nlabels: {'a b': c}", []string{
-			`t: Gadget/A: kind: unknown kind "Gadget", expected Upstream or Binding`,
+			`t: Gadget/A: kind: unknown kind "Gadget", expected Secret, Upstream, Binding, Tenant, Key or Policy`,
 			`t: Gadget/A: name: "A" ` + noName,
 			`t: Gadget/A: labels.a b: "a b" is not a label's key: expected 1 to 63 of letters, digits and . _ / -`,
 		}},
 		{"to what is elsewhere", "kind: Binding\nname: b\nspec: {selector: {}, zzzzzzz: 1, upstreams: [{name: gone}]}", []string{
-			`t: Binding/b: spec.zzzzzzz: unknown field, expected selector, path, upstreams, hosts, origins, limits, session, accessLog, keepAlive, names, lists or partialFailure`,
+			`t: Binding/b: spec.zzzzzzz: unknown field, expected selector, path, upstreams, hosts, origins, limits, session, accessLog, keepAlive, names, lists, partialFailure or externalUrl`,
 			`t: Binding/b: spec.upstreams[0].name: no Upstream is named "gone"`,
 		}},
 		{"in a list", bindingDoc("selector: {}, upstreams: [{name: a}], hosts: [7, 'a:80']"), []string{
@@ -431,7 +431,7 @@ func TestEveryFieldCanBeDecoded(t *testing.T) {
 					if fd.MapKey().Kind() != protoreflect.StringKind || fd.MapValue().Kind() != protoreflect.StringKind {
 						t.Errorf("%s is a map of another kind than strings", fd.FullName())
 					}
-				} else if fd.Message().FullName() != durationName {
+				} else if name := fd.Message().FullName(); name != durationName && name != timestampName {
 					walk(fd.Message())
 				}
 			default:
@@ -456,6 +456,7 @@ func TestEveryFieldCanBeDecoded(t *testing.T) {
 
 func FuzzLoad(f *testing.F) {
 	f.Add(full)
+	f.Add(fullPolicy)
 	f.Add(`{"kind":"List","items":[{"kind":"Upstream","name":"a","spec":{"http":{"url":"http://h/mcp"}}}]}`)
 	f.Add("kind: Upstream\nname: a\nspec: &x {http: {url: 'http://h'}, era: ERA_LEGACY, timeouts: {call: 0.001s}}")
 	f.Fuzz(func(t *testing.T, text string) {

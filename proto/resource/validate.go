@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/net/http/httpguts"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
@@ -37,16 +36,23 @@ const (
 	minKeepAlive   = 10 * time.Millisecond
 	maxEndpoints   = 63
 	maxUpstreams   = 64 // of a binding
+	maxListed      = 10_000
+	maxRules       = 1000
+	maxProviders   = 16
+	maxText        = 1024 // of a name, claim or pattern in a policy, in bytes
+	maxSecret      = 64 << 10
 )
 
 var (
-	namePattern   = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
-	labelPattern  = regexp.MustCompile(`^[A-Za-z0-9._/-]{1,63}$`)
-	pathPattern   = regexp.MustCompile(`^/[A-Za-z0-9._~/-]*$`)
-	hostPattern   = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*$`)
-	schemePattern = regexp.MustCompile(`^[a-z][a-z0-9+.-]*$`)
-	prefixPattern = regexp.MustCompile(`^[A-Za-z0-9_-]{0,23}[A-Za-z0-9-]$`)
-	envPattern    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	namePattern      = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+	labelPattern     = regexp.MustCompile(`^[A-Za-z0-9._/-]{1,63}$`)
+	pathPattern      = regexp.MustCompile(`^/[A-Za-z0-9._~/-]*$`)
+	hostPattern      = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*$`)
+	schemePattern    = regexp.MustCompile(`^[a-z][a-z0-9+.-]*$`)
+	prefixPattern    = regexp.MustCompile(`^[A-Za-z0-9_-]{0,23}[A-Za-z0-9-]$`)
+	envPattern       = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	rulePattern      = regexp.MustCompile(`^[][A-Za-z0-9._/-]{1,63}$`)
+	secretKeyPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 )
 
 // Validate checks an Object by itself and reports every mistake, under the path of the field in its document.
@@ -58,6 +64,14 @@ func Validate(o Object) Errors {
 		v.upstream(o)
 	case *outriggerv1.Binding:
 		v.binding(o)
+	case *outriggerv1.Tenant:
+		v.tenant(o)
+	case *outriggerv1.Key:
+		v.key(o)
+	case *outriggerv1.Policy:
+		v.policy(o)
+	case *outriggerv1.Secret:
+		v.secret(o)
 	}
 	return v.errs
 }
@@ -191,24 +205,6 @@ func (v *validator) stdio(t *outriggerv1.StdioTransport) {
 	v.bytes("spec.stdio.maxMessageBytes", t.GetMaxMessageBytes())
 }
 
-func (v *validator) credential(c *outriggerv1.Credential) {
-	if h := c.Header; h != "" {
-		v.check(httpguts.ValidHeaderFieldName(h), "spec.credential.header", "%s is not a header's name", quote(h))
-		v.check(!ownHeader(h), "spec.credential.header", "%s is not a header that a credential may set", quote(h))
-	}
-	v.check(httpguts.ValidHeaderFieldValue(c.Prefix), "spec.credential.prefix", "must not contain control characters")
-	switch s := c.Source.(type) {
-	case *outriggerv1.Credential_Env:
-		rest, ok := strings.CutPrefix(s.Env, CredentialEnvPrefix)
-		v.check(ok && rest != "" && envPattern.MatchString(s.Env), "spec.credential.env", "%s, expected a variable whose name begins with %s", quote(s.Env), CredentialEnvPrefix)
-	case *outriggerv1.Credential_File:
-		bare := s.File != "" && s.File != "." && s.File != ".." && !strings.ContainsAny(s.File, "/\\\x00") && len(s.File) <= 255
-		v.check(bare, "spec.credential.file", "%s, expected the bare name of a file in the credentials directory", quote(s.File))
-	default:
-		v.errs.addf("spec.credential", "no source, expected exactly one of env and file")
-	}
-}
-
 // ownHeader reports whether a header belongs to the connection, the message or the protocol, and so to the sidecar.
 func ownHeader(name string) bool {
 	name = strings.ToLower(name)
@@ -243,6 +239,7 @@ func (v *validator) binding(b *outriggerv1.Binding) {
 	v.check(b.Session.GetMaxSessions() <= maxSessions, "spec.session.maxSessions", "%d, expected at most %d", b.Session.GetMaxSessions(), maxSessions)
 	v.bytes("spec.session.replayBytes", b.Session.GetReplayBytes())
 	v.duration("spec.keepAlive", b.KeepAlive, minKeepAlive, maxTimeout)
+	v.externalURL("spec.externalUrl", b.ExternalUrl)
 	v.federation(b)
 }
 

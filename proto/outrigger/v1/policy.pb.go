@@ -965,7 +965,7 @@ func (x *CertificateProvider) GetDnsNames() []string {
 	return nil
 }
 
-// Revocation matches a caller. All fields that are given have to match; at least one of jti, subject and key is required.
+// Revocation matches a caller. All fields that are given have to match; at least one of jti and subject is required.
 type Revocation struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Issuer string                 `protobuf:"bytes,1,opt,name=issuer,proto3" json:"issuer,omitempty"`
