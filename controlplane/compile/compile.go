@@ -11,7 +11,6 @@
 package compile
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
@@ -35,14 +34,24 @@ type Encoded struct {
 // Compiled is desired state at one revision, ready for views.
 type Compiled struct {
 	revision  int64
-	upstreams map[string]*Encoded
+	secrets   map[string]*Encoded
+	upstreams map[string]upstream
 	bindings  []binding // ordered by name
+	policies  []policy
+	tenants   []*Encoded
+	keys      []*Encoded
 
 	// Which bindings to try for a sidecar: those without labels, and by one label of each other.
 	everywhere []int
 	byLabel    map[label][]int
 
 	selections selections
+}
+
+// upstream is an Upstream with what a view needs of it.
+type upstream struct {
+	encoded *Encoded
+	secrets []string
 }
 
 // binding is a Binding with what a view needs of it.
@@ -52,6 +61,13 @@ type binding struct {
 	upstreams []string
 }
 
+// policy is a Policy with what a view needs of it.
+type policy struct {
+	encoded *Encoded
+	target  *outriggerv1.PolicyTarget
+	keys    bool // whether it lets callers in by Keys
+}
+
 type label struct{ key, value string }
 
 // Compile encodes objects, which must be valid as a set, as they are at a store revision.
@@ -59,22 +75,17 @@ type label struct{ key, value string }
 func Compile(objs []resource.Object, revision int64) *Compiled {
 	c := &Compiled{
 		revision:  revision,
-		upstreams: map[string]*Encoded{},
+		secrets:   map[string]*Encoded{},
+		upstreams: map[string]upstream{},
 		byLabel:   map[label][]int{},
 	}
 	for _, o := range objs {
-		switch o := o.(type) {
-		case *outriggerv1.Upstream:
-			c.upstreams[o.Name] = encode(o)
-		case *outriggerv1.Binding:
-			b := binding{encoded: encode(o), selector: o.Selector}
-			for _, ref := range o.Upstreams {
-				b.upstreams = append(b.upstreams, ref.Name)
-			}
-			c.bindings = append(c.bindings, b)
-		}
+		c.add(o, encode(o))
 	}
-	slices.SortFunc(c.bindings, func(a, b binding) int { return cmp.Compare(a.encoded.Name, b.encoded.Name) })
+	slices.SortFunc(c.bindings, func(a, b binding) int { return compareNames(a.encoded, b.encoded) })
+	slices.SortFunc(c.policies, func(a, b policy) int { return compareNames(a.encoded, b.encoded) })
+	slices.SortFunc(c.tenants, compareNames)
+	slices.SortFunc(c.keys, compareNames)
 	c.index()
 	return c
 }
@@ -100,6 +111,36 @@ func (c *Compiled) index() {
 			}
 		}
 		c.byLabel[rarest] = append(c.byLabel[rarest], i)
+	}
+}
+
+// add takes one object.
+func (c *Compiled) add(o resource.Object, e *Encoded) {
+	switch o := o.(type) {
+	case *outriggerv1.Secret:
+		c.secrets[o.Name] = e
+	case *outriggerv1.Upstream:
+		u := upstream{encoded: e}
+		for _, ref := range resource.SecretsOf(o) {
+			u.secrets = append(u.secrets, ref.GetName())
+		}
+		c.upstreams[o.Name] = u
+	case *outriggerv1.Binding:
+		b := binding{encoded: e, selector: o.Selector}
+		for _, ref := range o.Upstreams {
+			b.upstreams = append(b.upstreams, ref.Name)
+		}
+		c.bindings = append(c.bindings, b)
+	case *outriggerv1.Tenant:
+		c.tenants = append(c.tenants, e)
+	case *outriggerv1.Key:
+		c.keys = append(c.keys, e)
+	case *outriggerv1.Policy:
+		p := policy{encoded: e, target: o.GetTarget()}
+		for _, provider := range o.GetIdentity().GetProviders() {
+			p.keys = p.keys || provider.GetKeys() != nil
+		}
+		c.policies = append(c.policies, p)
 	}
 }
 

@@ -167,6 +167,54 @@ func TestViewsShareTheirResources(t *testing.T) {
 	}
 }
 
+func TestAViewHoldsTheAuthorityOfItsBindings(t *testing.T) {
+	c := Compile(load(t, fleet+`
+---
+kind: Secret
+name: mine
+spec: {values: {token: t}}
+---
+kind: Secret
+name: nobodys
+spec: {values: {token: t}}
+---
+kind: Upstream
+name: mail
+spec: {http: {url: "http://a"}, credential: {secret: {name: mine, key: token}}}
+---
+kind: Binding
+name: mail
+spec: {selector: {matchLabels: {app: mail}}, path: /mail, upstreams: [{name: mail}]}
+---
+kind: Tenant
+name: acme
+spec: {selectors: [{groups: [acme]}]}
+---
+kind: Key
+name: k
+spec: {hash: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855}
+---
+kind: Policy
+name: of-mail
+spec: {target: {bindings: [mail]}, identity: {providers: [{name: keys, keys: {}}]}}
+---
+kind: Policy
+name: of-weather
+spec: {target: {upstreams: [weather]}, rules: [{action: deny, tools: [rm]}]}
+`), 1)
+	for app, want := range map[string][]string{
+		"mail":    {"Secret/mine", "Upstream/files", "Upstream/mail", "Binding/everywhere", "Binding/mail", "Tenant/acme", "Key/k", "Policy/of-mail"},
+		"weather": {"Upstream/files", "Upstream/weather", "Binding/everywhere", "Binding/sky-too", "Tenant/acme", "Policy/of-weather"},
+		"other":   {"Upstream/files", "Upstream/unused", "Binding/everywhere", "Binding/other"},
+	} {
+		v := c.View("n1", map[string]string{"app": app})
+		if got := names(v.Resources); !slices.Equal(got, want) {
+			t.Errorf("app %s: %v, want %v", app, got, want)
+		}
+		checkManifest(t, v, "n1", 1)
+	}
+}
+
 func TestAMissingUpstreamIsLeftOut(t *testing.T) {
 	objs := slices.DeleteFunc(load(t, fleet), func(o resource.Object) bool { return o.GetName() == "files" })
 	v := Compile(objs, 1).View("n1", nil)

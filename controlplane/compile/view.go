@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +20,7 @@ import (
 type View struct {
 	// Manifest names Resources. Its version is its generation, so it is the same as long as they are.
 	Manifest *Encoded
-	// Resources are in the order of delivery: upstreams before the bindings that name them, each kind by name.
+	// Resources are in the order of delivery, that of resource.Kinds, each kind by name.
 	Resources []*Encoded
 }
 
@@ -73,21 +74,29 @@ func (c *Compiled) matching(labels map[string]string) []int {
 	return matches
 }
 
-// newSelection collects the bindings at these positions and the upstreams that they name. An upstream that does not
-// exist is left out: the sidecar then refuses the binding and says so.
+// newSelection collects the bindings at these positions and what they need: the upstreams that they name and the secrets
+// that these name, the policies that are for any of them and, with these, tenants and keys. An upstream or secret that does
+// not exist is left out: the sidecar then refuses what names it and says so.
 func (c *Compiled) newSelection(positions []int) *selection {
-	var upstreams, bindings []*Encoded
+	var bindings []*Encoded
+	upstreams, secrets := map[string]*Encoded{}, map[string]*Encoded{}
 	for _, i := range positions {
 		b := c.bindings[i]
 		bindings = append(bindings, b.encoded)
 		for _, name := range b.upstreams {
-			if u := c.upstreams[name]; u != nil && !slices.Contains(upstreams, u) {
-				upstreams = append(upstreams, u)
+			u, ok := c.upstreams[name]
+			if !ok {
+				continue
+			}
+			upstreams[name] = u.encoded
+			for _, s := range u.secrets {
+				if e := c.secrets[s]; e != nil {
+					secrets[s] = e
+				}
 			}
 		}
 	}
-	slices.SortFunc(upstreams, func(a, b *Encoded) int { return cmp.Compare(a.Name, b.Name) })
-	s := &selection{resources: append(upstreams, bindings...)}
+	s := &selection{resources: slices.Concat(byName(secrets), byName(upstreams), bindings, c.authority(bindings, upstreams))}
 	for _, e := range s.resources {
 		s.references = append(s.references, &outriggerv1.Reference{TypeUrl: e.TypeURL, Name: e.Name, Version: e.Version})
 	}
@@ -97,6 +106,37 @@ func (c *Compiled) newSelection(positions []int) *selection {
 	s.generation = generation(s.references)
 	return s
 }
+
+// authority is who may call what at these bindings: their policies, with the tenants and keys that these may be about.
+func (c *Compiled) authority(bindings []*Encoded, upstreams map[string]*Encoded) (out []*Encoded) {
+	var policies []*Encoded
+	keys := false
+	for _, p := range c.policies {
+		forBinding := slices.ContainsFunc(bindings, func(b *Encoded) bool { return covers(p.target.GetBindings(), b.Name) })
+		forUpstream := len(p.target.GetUpstreams()) == 0 ||
+			slices.ContainsFunc(p.target.GetUpstreams(), func(name string) bool { return upstreams[name] != nil })
+		if forBinding && forUpstream {
+			policies = append(policies, p.encoded)
+			keys = keys || p.keys
+		}
+	}
+	if len(policies) > 0 {
+		out = append(out, c.tenants...)
+	}
+	if keys {
+		out = append(out, c.keys...)
+	}
+	return append(out, policies...)
+}
+
+// covers reports whether a list of a target has a name, as an empty one has every name.
+func covers(names []string, name string) bool { return len(names) == 0 || slices.Contains(names, name) }
+
+func byName(m map[string]*Encoded) []*Encoded {
+	return slices.SortedFunc(maps.Values(m), compareNames)
+}
+
+func compareNames(a, b *Encoded) int { return cmp.Compare(a.Name, b.Name) }
 
 // generation is the SHA-256 in hex of sorted references. None of their fields holds a line end or a space.
 func generation(references []*outriggerv1.Reference) string {

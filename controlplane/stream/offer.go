@@ -14,8 +14,12 @@ import (
 // order is the order of delivery: what is named before what names it. A manifest held back until the rest is out
 // never makes a sidecar wait for what has yet to be sent.
 var order = [...]string{
+	resource.TypeURL(resource.KindSecret),
 	resource.TypeURL(resource.KindUpstream),
 	resource.TypeURL(resource.KindBinding),
+	resource.TypeURL(resource.KindTenant),
+	resource.TypeURL(resource.KindKey),
+	resource.TypeURL(resource.KindPolicy),
 	resource.ManifestTypeURL,
 }
 

@@ -634,7 +634,7 @@ func TestALargeViewComesInParts(t *testing.T) {
 	offered := map[string]string{"gone": "v1"}
 	var parts []string
 	for {
-		o := difference(v, 1, offered)
+		o := difference(v, typeIndex(resource.TypeURL(resource.KindBinding)), offered)
 		if o.empty() {
 			break
 		}

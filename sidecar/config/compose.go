@@ -32,7 +32,7 @@ func (s *state) compose() (chosen map[key]entry, faults map[key]fault) {
 		}
 		for k, reason := range errs { // each falls back, then is left out, so this ends
 			if _, ok := faults[k]; !ok {
-				faults[k] = fault{version: s.version(k), reason: reason}
+				faults[k] = fault{version: s.version(k), reason: reason, target: targetOf(chosen[k].object)}
 			}
 			s.fallBack(chosen, k)
 		}
@@ -47,13 +47,75 @@ func (s *state) fallBack(chosen map[key]entry, k key) {
 		return
 	}
 	chosen[k] = old
-	b, _ := old.object.(*outriggerv1.Binding)
-	for _, u := range b.GetUpstreams() {
-		need := key{resource.TypeURL(resource.KindUpstream), u.Name}
+	s.bring(chosen, old.object)
+}
+
+// bring adds what an object needs and runs, where nothing of that name is chosen.
+func (s *state) bring(chosen map[key]entry, o resource.Object) {
+	for _, need := range needs(o) {
 		if e, ok := s.running[need]; ok && chosen[need].object == nil {
 			chosen[need] = e
+			s.bring(chosen, e.object)
 		}
 	}
+}
+
+// needs are the resources without which an object cannot run.
+func needs(o resource.Object) (all []key) {
+	need := func(kind, name string) { all = append(all, key{resource.TypeURL(kind), name}) }
+	switch o := o.(type) {
+	case *outriggerv1.Upstream:
+		for _, ref := range resource.SecretsOf(o) {
+			need(resource.KindSecret, ref.GetName())
+		}
+	case *outriggerv1.Binding:
+		for _, u := range o.GetUpstreams() {
+			need(resource.KindUpstream, u.GetName())
+		}
+	case *outriggerv1.Key:
+		if o.GetTenant() != "" {
+			need(resource.KindTenant, o.GetTenant())
+		}
+	case *outriggerv1.Policy:
+		for _, r := range o.GetRules() {
+			for _, name := range r.GetTenants() {
+				need(resource.KindTenant, name)
+			}
+		}
+		for _, name := range o.GetTarget().GetTenants() {
+			need(resource.KindTenant, name)
+		}
+	}
+	return all
+}
+
+// targetOf is what a Policy is for; nil for everything else.
+func targetOf(o resource.Object) *outriggerv1.PolicyTarget {
+	p, ok := o.(*outriggerv1.Policy)
+	if !ok {
+		return nil
+	}
+	if t := p.GetTarget(); t != nil {
+		return t
+	}
+	return &outriggerv1.PolicyTarget{}
+}
+
+// without are the wanted Policies and Tenants that are not among what is to run, in any form.
+func (s *state) without(next map[key]entry) (out []Missing) {
+	for _, r := range s.wanted.GetReferences() {
+		k := key{r.TypeUrl, r.Name}
+		kind := kindOf(r.TypeUrl)
+		if _, runs := next[k]; runs || kind != resource.KindPolicy && kind != resource.KindTenant {
+			continue
+		}
+		f, ok := s.faults[k]
+		if !ok {
+			f = s.refused[k]
+		}
+		out = append(out, Missing{Refusal: Refusal{Kind: kind, Name: r.Name, Reason: f.reason}, Target: f.target})
+	}
+	return out
 }
 
 // misfits says what is wrong with forms as a set, by resource.
@@ -66,10 +128,10 @@ func (s *state) misfits(chosen map[key]entry) map[key]string {
 		byRef[resource.Ref(o)] = k
 	}
 	out := map[key]string{}
-	for _, e := range resource.ValidateSet(objs) {
-		ref, field, _ := strings.Cut(e.Path, ": ") // ValidateSet promises this form
+	for _, e := range resource.ValidatePart(objs) {
+		ref, field, _ := strings.Cut(e.Path, ": ") // ValidatePart promises this form
 		k := byRef[ref]
-		reason := field + ": " + cmp.Or(s.upstreamRefused(chosen, k, field), e.Message)
+		reason := field + ": " + cmp.Or(s.needRefused(chosen, k, e.Message), e.Message)
 		if out[k] == "" {
 			out[k] = reason
 		} else {
@@ -79,15 +141,13 @@ func (s *state) misfits(chosen map[key]entry) map[key]string {
 	return out
 }
 
-// upstreamRefused is why the Upstream that a binding's field names is not among the chosen forms, if it is for having
-// been refused. To the set it would look like a name that is written wrong.
-func (s *state) upstreamRefused(chosen map[key]entry, binding key, field string) string {
-	b, _ := chosen[binding].object.(*outriggerv1.Binding)
-	for i, u := range b.GetUpstreams() {
-		k := key{resource.TypeURL(resource.KindUpstream), u.Name}
-		f, refused := s.refused[k]
-		if _, ok := chosen[k]; refused && !ok && field == fmt.Sprintf("spec.upstreams[%d].name", i) {
-			return fmt.Sprintf("its Upstream %q was refused: %s", u.Name, f.reason)
+// needRefused is why a resource that another names is not among the chosen forms, if it is for having been refused. To the
+// set, whose message that is about, it would look like a name that is written wrong.
+func (s *state) needRefused(chosen map[key]entry, k key, message string) string {
+	for _, need := range needs(chosen[k].object) {
+		f, refused := s.refused[need]
+		if _, ok := chosen[need]; refused && !ok && strings.HasPrefix(message, fmt.Sprintf("no %s is named %q", kindOf(need.typeURL), need.name)) {
+			return fmt.Sprintf("its %s %q was refused: %s", kindOf(need.typeURL), need.name, f.reason)
 		}
 	}
 	return ""
@@ -97,12 +157,7 @@ func (s *state) upstreamRefused(chosen map[key]entry, binding key, field string)
 func configOf(generation string, entries map[key]entry) *Config {
 	c := &Config{Generation: generation}
 	for _, k := range slices.SortedFunc(keysOf(entries), key.compare) {
-		switch o := entries[k].object.(type) {
-		case *outriggerv1.Upstream:
-			c.Upstreams = append(c.Upstreams, o)
-		case *outriggerv1.Binding:
-			c.Bindings = append(c.Bindings, o)
-		}
+		c.add(entries[k].object)
 	}
 	return c
 }

@@ -16,6 +16,39 @@ type Config struct {
 	Generation string
 	Upstreams  []*outriggerv1.Upstream // ordered by name
 	Bindings   []*outriggerv1.Binding  // ordered by name
+	Policies   []*outriggerv1.Policy   // ordered by name
+	Tenants    []*outriggerv1.Tenant   // ordered by name
+	Keys       []*outriggerv1.Key      // ordered by name
+	Secrets    []*outriggerv1.Secret   // ordered by name
+
+	// Missing are the Policies and Tenants that should run and of which there is no form that can: where they would have a
+	// say, nothing may be allowed for want of it.
+	Missing []Missing
+}
+
+// add takes an object that comes after all others of its kind.
+func (c *Config) add(o resource.Object) {
+	switch o := o.(type) {
+	case *outriggerv1.Upstream:
+		c.Upstreams = append(c.Upstreams, o)
+	case *outriggerv1.Binding:
+		c.Bindings = append(c.Bindings, o)
+	case *outriggerv1.Policy:
+		c.Policies = append(c.Policies, o)
+	case *outriggerv1.Tenant:
+		c.Tenants = append(c.Tenants, o)
+	case *outriggerv1.Key:
+		c.Keys = append(c.Keys, o)
+	case *outriggerv1.Secret:
+		c.Secrets = append(c.Secrets, o)
+	}
+}
+
+// Missing is a Policy or Tenant without a form that can run.
+type Missing struct {
+	Refusal
+	// Target is what the Policy is for; nil where that could not be read, and for a Tenant: then it may be everything.
+	Target *outriggerv1.PolicyTarget
 }
 
 // Refusal is one resource that a Target could not take, and why.

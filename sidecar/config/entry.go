@@ -13,7 +13,8 @@ import (
 )
 
 // newEntry decodes a resource as it travels and checks it by itself. Its version must be the SHA-256 of its bytes in
-// hex, so that a damaged resource is noticed wherever it was damaged.
+// hex, so that a damaged resource is noticed wherever it was damaged. With an error about what it says, the entry has its
+// object all the same.
 func newEntry(k key, version string, value []byte) (entry, error) {
 	kind, ok := resource.KindOfTypeURL(k.typeURL)
 	if !ok {
@@ -30,7 +31,7 @@ func newEntry(k key, version string, value []byte) (entry, error) {
 		return entry{}, fmt.Errorf("it is named %q inside", o.GetName())
 	}
 	if errs := resource.Validate(o); len(errs) > 0 {
-		return entry{}, errors.New(strings.ReplaceAll(errs.Error(), "\n", "; "))
+		return entry{object: o}, errors.New(strings.ReplaceAll(errs.Error(), "\n", "; "))
 	}
 	return entry{version: version, value: value, object: o}, nil
 }

@@ -227,45 +227,67 @@ func (f *File) logAll(errs resource.Errors) {
 	}
 }
 
-// read makes a Config of the file's bindings for this sidecar and the upstreams that they name.
+// read makes a Config of the file's bindings for this sidecar, the upstreams that they name and the secrets that these
+// name, the policies that are for any of the bindings, and all tenants and keys.
 func (f *File) read(data []byte) (*Config, error) {
 	objs, errs := resource.Load(f.o.Path, data)
 	if len(errs) > 0 {
 		return nil, errs
 	}
+	slices.SortFunc(objs, func(a, b resource.Object) int {
+		place := func(o resource.Object) int { return slices.Index(resource.Kinds(), resource.KindOf(o)) }
+		return cmp.Or(cmp.Compare(place(a), place(b)), cmp.Compare(a.GetName(), b.GetName()))
+	})
+	wanted := f.wanted(objs)
 	sum := sha256.Sum256(data)
 	c := &Config{Generation: hex.EncodeToString(sum[:])}
+	for _, o := range objs {
+		if wanted[resource.Ref(o)] {
+			c.add(o)
+		}
+	}
+	return c, f.check(objs, wanted).Err()
+}
+
+// wanted are the references of what this sidecar runs of a file.
+func (f *File) wanted(objs []resource.Object) map[string]bool {
 	wanted := map[string]bool{}
+	var bindings []*outriggerv1.Binding
 	for _, o := range objs {
-		if b, ok := o.(*outriggerv1.Binding); ok && resource.Matches(b.Selector, f.o.Labels) {
-			c.Bindings = append(c.Bindings, b)
-			for _, u := range b.Upstreams {
-				wanted[u.Name] = true
+		b, ok := o.(*outriggerv1.Binding)
+		if !ok || !resource.Matches(b.Selector, f.o.Labels) {
+			continue
+		}
+		bindings = append(bindings, b)
+		wanted[resource.Ref(b)] = true
+		for _, u := range b.Upstreams {
+			wanted[resource.KindUpstream+"/"+u.Name] = true
+		}
+	}
+	for _, o := range objs {
+		switch o := o.(type) {
+		case *outriggerv1.Upstream:
+			for _, s := range resource.SecretsOf(o) {
+				wanted[resource.KindSecret+"/"+s.Name] = wanted[resource.KindSecret+"/"+s.Name] || wanted[resource.Ref(o)]
 			}
+		case *outriggerv1.Policy:
+			wanted[resource.Ref(o)] = slices.ContainsFunc(bindings, func(b *outriggerv1.Binding) bool { return resource.Targets(o, b.Name) })
+		case *outriggerv1.Tenant, *outriggerv1.Key:
+			wanted[resource.Ref(o)] = true
 		}
 	}
-	for _, o := range objs {
-		if u, ok := o.(*outriggerv1.Upstream); ok && wanted[u.Name] {
-			c.Upstreams = append(c.Upstreams, u)
-		}
-	}
-	slices.SortFunc(c.Bindings, func(a, b *outriggerv1.Binding) int { return cmp.Compare(a.Name, b.Name) })
-	slices.SortFunc(c.Upstreams, func(a, b *outriggerv1.Upstream) int { return cmp.Compare(a.Name, b.Name) })
-	return c, f.check(c).Err()
+	return wanted
 }
 
 // check asks the target about every resource before any of them runs.
-func (f *File) check(c *Config) (errs resource.Errors) {
-	ask := func(o resource.Object) {
+func (f *File) check(objs []resource.Object, wanted map[string]bool) (errs resource.Errors) {
+	for _, o := range objs {
+		if !wanted[resource.Ref(o)] {
+			continue
+		}
 		if err := f.o.Target.Check(o); err != nil {
 			errs = append(errs, resource.Error{Path: f.o.Path + ": " + resource.Ref(o), Message: err.Error()})
 		}
-	}
-	for _, u := range c.Upstreams {
-		ask(u)
-	}
-	for _, b := range c.Bindings {
-		ask(b)
 	}
 	return errs
 }

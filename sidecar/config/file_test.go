@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outrigger-mesh/outrigger/proto/resource"
 )
 
 const goodFile = `
@@ -315,4 +317,72 @@ func TestAFileThatStaysAwayIsRefusedOnce(t *testing.T) {
 		t.Error("a file that is away was loaded")
 	}
 	wantEqual(t, "lines after SIGHUP", strings.Count(log.String(), "has a mistake"), 2)
+}
+
+func TestAFileGivesASidecarTheAuthorityOfItsBindings(t *testing.T) {
+	const text = `
+kind: Secret
+name: mine
+spec: {values: {token: t}}
+---
+kind: Secret
+name: anothers
+spec: {values: {token: t}}
+---
+kind: Upstream
+name: u
+spec: {http: {url: "http://a"}, credential: {secret: {name: mine, key: token}}}
+---
+kind: Upstream
+name: v
+spec: {http: {url: "http://b"}, credential: {secret: {name: anothers, key: token}}}
+---
+kind: Binding
+name: here
+spec: {selector: {matchLabels: {app: here}}, upstreams: [{name: u}]}
+---
+kind: Binding
+name: there
+spec: {selector: {matchLabels: {app: there}}, upstreams: [{name: v}]}
+---
+kind: Tenant
+name: acme
+spec: {selectors: [{groups: [acme]}]}
+---
+kind: Key
+name: k
+spec: {hash: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855}
+---
+kind: Policy
+name: all
+spec: {rules: [{action: deny, tools: [rm]}]}
+---
+kind: Policy
+name: theirs
+spec: {target: {bindings: [there]}, rules: [{action: deny}]}
+`
+	target := &fakeTarget{}
+	path := filepath.Join(t.TempDir(), "sidecar.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := NewFile(FileOptions{Path: path, Labels: map[string]string{"app": "here"}, Target: target, Log: slog.New(slog.DiscardHandler)})
+	if err := f.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	c := target.configs[0]
+	var got []string
+	for _, s := range c.Secrets {
+		got = append(got, resource.Ref(s))
+	}
+	for _, o := range objects(c) {
+		got = append(got, resource.Ref(o))
+	}
+	for _, x := range c.Tenants {
+		got = append(got, resource.Ref(x))
+	}
+	for _, k := range c.Keys {
+		got = append(got, resource.Ref(k))
+	}
+	wantEqual(t, "runs", got, []string{"Secret/mine", "Upstream/u", "Binding/here", "Policy/all", "Tenant/acme", "Key/k"})
 }

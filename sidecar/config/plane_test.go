@@ -226,7 +226,7 @@ func (p *plane) manifest(generation string, more ...resource.Object) {
 	defer p.mu.Unlock()
 	m := &outriggerv1.Manifest{Name: node, Generation: generation}
 	all := []*discoveryv3.Resource{}
-	for _, typeURL := range subscribed[:2] {
+	for _, typeURL := range subscribed[:len(subscribed)-1] {
 		for _, r := range p.view[typeURL] {
 			all = append(all, r)
 		}
@@ -333,6 +333,9 @@ func objects(c *Config) (out []resource.Object) {
 	}
 	for _, b := range c.Bindings {
 		out = append(out, b)
+	}
+	for _, p := range c.Policies {
+		out = append(out, p)
 	}
 	return out
 }

@@ -27,7 +27,10 @@ type entry struct {
 }
 
 // fault is why one version of a resource does not run.
-type fault struct{ version, reason string }
+type fault struct {
+	version, reason string
+	target          *outriggerv1.PolicyTarget // of a Policy that could be read, else nil
+}
 
 // absentAfter is how long a manifest waits for what it names: the servers of xDS do not say that something is absent.
 const absentAfter = 15 * time.Second
@@ -126,9 +129,12 @@ type (
 )
 
 // subscribed lists the types in the order in which they are asked for and so, as a rule, come.
-var subscribed = []string{
-	resource.TypeURL(resource.KindUpstream), resource.TypeURL(resource.KindBinding), resource.ManifestTypeURL,
-}
+var subscribed = func() (urls []string) {
+	for _, kind := range resource.Kinds() {
+		urls = append(urls, resource.TypeURL(kind))
+	}
+	return append(urls, resource.ManifestTypeURL)
+}()
 
 // step takes one event and returns what to do about it.
 func (s *state) step(e event) []action {
@@ -251,7 +257,9 @@ func (s *state) settle() []action {
 	}
 	s.tried, s.phase = try, applying
 	s.next, s.faults = s.compose()
-	return []action{watch{on: false}, apply{config: configOf(s.wanted.Generation, s.next)}}
+	config := configOf(s.wanted.Generation, s.next)
+	config.Missing = s.without(s.next)
+	return []action{watch{on: false}, apply{config: config}}
 }
 
 // finish keeps what the target took: what it refused goes on in the form in which it ran.

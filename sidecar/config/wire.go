@@ -81,7 +81,7 @@ func (x *XDS) read(r *discoveryv3.DeltaDiscoveryResponse) event {
 		entry, err := x.check(k, res)
 		if err != nil {
 			x.o.Log.Error("a resource was refused", "kind", kindOf(k.typeURL), "name", k.name, "reason", err)
-			e.refused[k] = fault{version: res.GetVersion(), reason: err.Error()}
+			e.refused[k] = fault{version: res.GetVersion(), reason: err.Error(), target: targetOf(entry.object)}
 			continue
 		}
 		e.accepted[k] = entry

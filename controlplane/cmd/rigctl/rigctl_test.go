@@ -322,7 +322,7 @@ func TestExitStatuses(t *testing.T) {
 	}{
 		"not found":         {[]string{"get", "binding", "x"}, 1, "Binding/x does not exist"},
 		"no such sidecar":   {[]string{"delete", "sidecar", "pod-2"}, 1, "Sidecar/pod-2 does not exist"},
-		"delete of what":    {[]string{"delete", "gadget", "x"}, 2, "Upstream, Binding, Sidecar"},
+		"delete of what":    {[]string{"delete", "gadget", "x"}, 2, "Policy, Sidecar"},
 		"wrong token":       {[]string{"get", "--token-file", "wrong"}, 1, "--token-file"},
 		"broken YAML":       {[]string{"apply", "-f", "broken.yaml"}, 1, "broken.yaml"},
 		"no command":        {[]string{"frobnicate"}, 2, "unknown command"},
@@ -330,7 +330,7 @@ func TestExitStatuses(t *testing.T) {
 		"no file flag":      {[]string{"apply"}, 2, "filename"},
 		"missing file":      {[]string{"apply", "-f", "missing.yaml"}, 2, "missing.yaml"},
 		"empty file":        {[]string{"apply", "-f", "empty.yaml"}, 2, "no resources"},
-		"unknown kind":      {[]string{"get", "gadgets"}, 2, "Upstream, Binding"},
+		"unknown kind":      {[]string{"get", "gadgets"}, 2, "Upstream, Binding, Tenant"},
 		"unknown format":    {[]string{"get", "-o", "xml"}, 2, "table, wide, yaml, json"},
 		"delete nothing":    {[]string{"delete"}, 2, "kind and a name"},
 		"delete both ways":  {[]string{"delete", "binding", "x", "-f", "good.yaml"}, 2, "kind and a name"},
