@@ -24,6 +24,8 @@ type Principal struct {
 	Tenant string
 	// Claims is a token's payload, a JSON object; nil for other credentials.
 	Claims json.RawMessage
+	// ClaimText are the strings among the claims, also those in objects, by path as in outriggerv1.ClaimPaths.
+	ClaimText map[string]string
 	// Key is the name of the Key, and KeyLabels are its labels.
 	Key       string
 	KeyLabels map[string]string
