@@ -154,6 +154,7 @@ func TestMistakesInPolicies(t *testing.T) {
 		{ruleDoc("action: deny, scopes: ['a b']"), `Policy/p: spec.rules[0].scopes[0]: "a b" is not a scope: it has a space, a quote, a backslash or something else than ASCII`},
 		{ruleDoc("action: deny, tenants: [x]"), `Policy/p: spec.rules[0].tenants[0]: no Tenant is named "x"`},
 		{ruleDoc("action: deny, name: a}, {action: deny, name: a"), `Policy/p: spec.rules[1].name: "a" is also spec.rules[0]`},
+		{ruleDoc("action: deny, when: 'tool.sbuject == 1'"), `Policy/p: spec.rules[0].when: line 1, column 5: undefined field 'sbuject'`},
 		{policyDoc("identity: {}"), "Policy/p: spec.identity: it lets nobody in, expected providers or anonymous"},
 		{policyDoc("identity: {providers: [{name: k}]}"), "Policy/p: spec.identity.providers[0]: no kind, expected exactly one of keys, jwt and certificate"},
 		{policyDoc("identity: {providers: [{name: k, keys: {}}, {name: l, keys: {}}]}"), "Policy/p: spec.identity.providers[1]: spec.identity.providers[0] already has the Keys"},
