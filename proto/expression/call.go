@@ -42,7 +42,7 @@ func NewPrincipal(c Caller) *Principal {
 	if c.Claims == nil {
 		c.Claims = json.RawMessage("{}")
 	}
-	if p.object, p.claimsErr = newObject(c.Claims); p.claimsErr == nil {
+	if p.object, p.claimsErr = newObject(c.Claims, false); p.claimsErr == nil {
 		p.object.readAll()
 	}
 	return p
@@ -120,7 +120,7 @@ func (c *Call) arguments() ref.Val {
 	case c.args != nil:
 		return c.args
 	}
-	o, err := newObject(c.Arguments)
+	o, err := newObject(c.Arguments, true)
 	if err != nil {
 		return types.NewErr("arguments: %v", err)
 	}

@@ -168,7 +168,7 @@ func TestArgumentsThatAreNoObjectFailWhatNamesThem(t *testing.T) {
 	p, _ := Compile(`args.x == 1`)
 	other, _ := Compile(`method == ""`)
 	for _, args := range []string{
-		``, `1`, `"x"`, `[]`, `null`, `{`, `{"x":1`, `{"x":1}}`, `{"x":1,}`, `{"x" 1}`, `{x:1}`, `{"x":1,"x":1}`, `{"x":1,"\u0078":2}`,
+		``, `1`, `"x"`, `[]`, `null`, `{`, `{"x":1`, `{"x":1}}`, `{"x":1,}`, `{"x" 1}`, `{x:1}`, `{"x":1,"x":1}`, `{"x":1,"\u0078":2}`, `{"x":1,"X":2}`, `{"X":1,"a":1,"x":1}`,
 		`{"x":01}`, `{"x":1.}`, `{"x":+1}`, `{"x":1e}`, `{"x":tru}`, "{\"x\":\"\n\"}", "{\"x\":1,\"y\":\"\xff}", "{\"\xff\":1,\"x\":1}", `{"x":1,"y":"\ud800`, `{"x":1,"\ud800":1}`,
 		`{"x":1,"y":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}`, `{"x":1} x`,
 	} {
@@ -178,6 +178,25 @@ func TestArgumentsThatAreNoObjectFailWhatNamesThem(t *testing.T) {
 		}
 		if got, err := other.Eval(c); got != True {
 			t.Errorf("what does not name args, for %.60s = %v, %v; want True", args, got, err)
+		}
+	}
+	for _, args := range []string{`{"x":1,"o":{"k":1,"K":1}}`, `{"x":1,"o":{"s":1,"\u017f":1}}`, `{"x":1,"o":{"k":1,"\u212a":1}}`} {
+		inside, _ := Compile(`args.o.k == 1 || args.o.s == 1`)
+		c := &Call{Principal: alice(), Arguments: []byte(args)}
+		if got, _ := inside.Eval(c); got != Failed {
+			t.Errorf("what looks inside of %s = %v, want Failed", args, got)
+		}
+		if got, err := p.Eval(c); got != True {
+			t.Errorf("what does not look inside of %s = %v, %v; want True", args, got, err)
+		}
+	}
+	long := `{"x":1`
+	for n := range few + 5 {
+		long += fmt.Sprintf(`,"a%d":1`, n)
+	}
+	for more, want := range map[string]Result{`}`: True, `,"A1":1}`: Failed, `,"A20":1}`: Failed, `,"X":1}`: Failed} {
+		if got, _ := p.Eval(&Call{Principal: alice(), Arguments: []byte(long + more)}); got != want {
+			t.Errorf("args.x == 1 for %s = %v, want %v", long+more, got, want)
 		}
 	}
 	many := []byte(`{"x":1`)
@@ -299,7 +318,7 @@ func FuzzArgumentsAreReadAsJSONSays(f *testing.F) {
 		f.Add([]byte(args))
 	}
 	f.Fuzz(func(t *testing.T, args []byte) {
-		o, err := newObject(args)
+		o, err := newObject(args, false)
 		if err != nil {
 			return
 		}

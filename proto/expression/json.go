@@ -26,15 +26,15 @@ var (
 
 // decode is a JSON value in CEL: a number without fraction and exponent is an int, or a uint where it is too large for
 // that; any other is a double.
-func decode(raw []byte) (ref.Val, error) {
+func decode(raw []byte, strict bool) (ref.Val, error) {
 	switch raw[0] {
 	case '"':
 		text, err := text(raw)
 		return types.String(text), err
 	case '{':
-		return newObject(raw)
+		return newObject(raw, strict)
 	case '[':
-		return list(raw)
+		return list(raw, strict)
 	case 't':
 		return types.True, nil
 	case 'f':
@@ -46,7 +46,7 @@ func decode(raw []byte) (ref.Val, error) {
 	}
 }
 
-func list(raw []byte) (ref.Val, error) {
+func list(raw []byte, strict bool) (ref.Val, error) {
 	s := scanner{text: raw}
 	all := []ref.Val{}
 	err := s.each(']', func() error {
@@ -57,7 +57,7 @@ func list(raw []byte) (ref.Val, error) {
 		if err != nil {
 			return err
 		}
-		value, err := decode(element)
+		value, err := decode(element, strict)
 		all = append(all, value)
 		return err
 	})

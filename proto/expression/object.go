@@ -3,6 +3,8 @@ package expression
 import (
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
@@ -13,6 +15,7 @@ import (
 // long text that no expression looks at costs nothing. After readAll it is safe for concurrent use.
 type object struct {
 	size    int // of its JSON, in bytes
+	strict  bool
 	members []member
 	byName  map[string]int // nil for a few
 }
@@ -27,30 +30,43 @@ type member struct {
 // few members are found faster one by one.
 const few = 16
 
-// newObject fails for what is not a JSON object, has a name twice, or has too many members.
-func newObject(raw []byte) (*object, error) {
-	o := &object{size: len(raw)}
+// newObject fails for what is not a JSON object, has a name twice, or has too many members. In a strict one names are also
+// the same when they differ in case only: there are servers that do not tell them apart.
+func newObject(raw []byte, strict bool) (*object, error) {
+	o := &object{size: len(raw), strict: strict}
+	var folded map[string]bool // in a strict one with more than a few
 	err := members(raw, func(name string, value []byte) error {
 		if len(o.members) == maxMembers {
 			return errMembers
 		}
-		if o.find(name) != nil {
+		if o.find(name) != nil || strict && o.has(name, folded) {
 			return fmt.Errorf("%q is there twice", name)
 		}
-		if o.byName != nil {
-			o.byName[name] = len(o.members)
-		}
 		o.members = append(o.members, member{name: name, raw: value})
-		if len(o.members) == few {
-			o.byName = make(map[string]int)
-			for i := range o.members {
-				o.byName[o.members[i].name] = i
+		switch n := len(o.members); {
+		case n == few:
+			o.byName, folded = make(map[string]int), make(map[string]bool)
+			for i, m := range o.members {
+				o.byName[m.name], folded[fold(m.name)] = i, true
 			}
+		case n > few:
+			o.byName[name], folded[fold(name)] = n-1, true
 		}
 		return nil
 	})
 	return o, err
 }
+
+// has reports whether a name is there in any case.
+func (o *object) has(name string, folded map[string]bool) bool {
+	if folded != nil {
+		return folded[fold(name)]
+	}
+	return slices.ContainsFunc(o.members, func(m member) bool { return strings.EqualFold(m.name, name) })
+}
+
+// fold is the same for names that strings.EqualFold takes for equal.
+func fold(name string) string { return strings.ToLower(strings.ToUpper(name)) }
 
 func (o *object) find(name string) *member {
 	if o.byName != nil {
@@ -68,9 +84,9 @@ func (o *object) find(name string) *member {
 }
 
 // read is a member's value, or a new error: CEL writes into those that it gets.
-func (m *member) read() ref.Val {
+func (o *object) read(m *member) ref.Val {
 	if m.value == nil && m.err == nil {
-		m.value, m.err = decode(m.raw)
+		m.value, m.err = decode(m.raw, o.strict)
 	}
 	if m.err != nil {
 		return types.NewErr("%s: %v", m.name, m.err)
@@ -81,7 +97,7 @@ func (m *member) read() ref.Val {
 // readAll reads everything in it, so that nothing changes any more.
 func (o *object) readAll() {
 	for i := range o.members {
-		readAll(o.members[i].read())
+		readAll(o.read(&o.members[i]))
 	}
 }
 
@@ -100,7 +116,7 @@ func readAll(value ref.Val) {
 func (o *object) whole() ref.Val {
 	all := make(map[ref.Val]ref.Val, len(o.members))
 	for i := range o.members {
-		value := o.members[i].read()
+		value := o.read(&o.members[i])
 		if types.IsError(value) {
 			return value
 		}
@@ -120,7 +136,7 @@ func (o *object) Find(key ref.Val) (ref.Val, bool) {
 	if m == nil {
 		return nil, false
 	}
-	value := m.read()
+	value := o.read(m)
 	return value, !types.IsError(value)
 }
 

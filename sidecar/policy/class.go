@@ -43,7 +43,7 @@ func (s *Set) classOf(p *identity.Principal) (*memory, *class) {
 	}
 	c := s.newClass(p)
 	if !s.mixed {
-		c, _ = m.classes.add(s.alike(c), c)
+		c, _ = m.classes.add(c.alike(), c)
 	}
 	c, _ = m.callers.add(p, c)
 	return m, c
@@ -75,24 +75,18 @@ func (s *Set) newClass(p *identity.Principal) *class {
 	return c
 }
 
-// alike is the same for callers whom all rules treat alike, also in which scopes they lack.
-func (s *Set) alike(c *class) string {
-	b := make([]byte, 0, len(c.falls)+len(c.states)+len(s.scopes))
-	bit := func(set bool) {
-		if set {
+// alike is the same for callers whom all rules treat alike.
+func (c *class) alike() string {
+	b := make([]byte, 0, len(c.falls)+len(c.states))
+	for _, falls := range c.falls {
+		if falls {
 			b = append(b, 1)
 		} else {
 			b = append(b, 0)
 		}
 	}
-	for _, falls := range c.falls {
-		bit(falls)
-	}
 	for _, st := range c.states {
 		b = append(b, byte(st))
-	}
-	for _, scope := range s.scopes {
-		bit(slices.Contains(c.caller.Scopes, scope))
 	}
 	return string(b)
 }

@@ -29,11 +29,10 @@ type Set struct {
 	rules    []*rule   // of all policies, in their order
 	index    index
 
-	enforced   bool     // whether any policy is more than an audit
-	audit      *policy  // the first that is no more, or nil
-	scopes     []string // that rules name, each once
-	principals bool     // whether expressions name the principal
-	mixed      bool     // whether an expression names the caller together with what is called
+	enforced   bool    // whether any policy is more than an audit
+	audit      *policy // the first that is no more, or nil
+	principals bool    // whether expressions name the principal
+	mixed      bool    // whether an expression names the caller together with what is called
 	hints      bool
 
 	memory   atomic.Pointer[memory]
@@ -86,8 +85,6 @@ func Compile(o Options) (*Set, error) {
 	for _, p := range s.policies {
 		s.add(p)
 	}
-	slices.Sort(s.scopes)
-	s.scopes = slices.Compact(s.scopes)
 	s.index = newIndex(s.rules)
 	s.memory.Store(newMemory())
 	return s, nil
@@ -109,7 +106,6 @@ func (s *Set) add(p *policy) {
 	for _, r := range p.rules {
 		r.place = len(s.rules)
 		s.rules = append(s.rules, r)
-		s.scopes = append(s.scopes, r.scopes...)
 		s.hints = s.hints || r.asked != 0
 		for _, e := range []*expression.Program{r.who, r.when} {
 			s.principals = s.principals || e != nil && e.Names(expression.NamePrincipal)

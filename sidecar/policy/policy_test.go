@@ -1,11 +1,13 @@
 package policy
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/proto/resource"
@@ -160,13 +162,8 @@ func slowly(pattern, text string) bool {
 	case text == "":
 		return false
 	case pattern[0] == '?':
-		for _, r := range text {
-			n := len(string(r))
-			if r == '\uFFFD' && !strings.HasPrefix(text, "\uFFFD") {
-				n = 1
-			}
-			return slowly(pattern[1:], text[n:])
-		}
+		_, size := utf8.DecodeRuneInString(text)
+		return slowly(pattern[1:], text[size:])
 	}
 	return pattern[0] == text[0] && slowly(pattern[1:], text[1:])
 }
@@ -396,4 +393,38 @@ func TestMoreIsForgottenThanRemembered(t *testing.T) {
 	if n := s.memory.Load().verdicts.Load(); n > maxVerdicts {
 		t.Errorf("%d verdicts are remembered, want at most %d", n, maxVerdicts)
 	}
+}
+
+func TestAnEntryWhoseRuleIsTooCostlyWithoutArgumentsIsListed(t *testing.T) {
+	s := compiled(t, rulesOf(`action: allow, tools: [a], when: 'args.ok == true || principal.claims.n.all(x, principal.claims.n.all(y, x == y))'`))
+	who := &identity.Principal{ID: "i|jo", Claims: []byte(`{"n":[` + strings.Repeat("1,", 999) + `1]}`)}
+	if d := s.Decide(tool(who, "a", `{"ok":true}`)); !d.Allowed {
+		t.Fatalf("with the right argument: %+v", d)
+	}
+	if !s.List(tool(who, "a", "")) {
+		t.Error("a tool that can be called is not listed")
+	}
+	if d := s.Decide(tool(who, "a", `{"ok":false}`)); d.Allowed {
+		t.Errorf("an evaluation that was stopped allows: %+v", d)
+	}
+}
+
+func FuzzArgumentsNeverWidenARule(f *testing.F) {
+	for _, arguments := range []string{`{"x":1}`, `{"x":1.0}`, `{"x":1,"x":2}`, `{"x":2,"\u0078":1}`, `[]`, `{"x":1e0} `, `{"y":{"x":1}}`, "{\"x\":1,\"\xff\":1}"} {
+		f.Add([]byte(arguments))
+	}
+	allow := compiled(f, rulesOf("action: allow, tools: [a], when: args.x == 1"))
+	deny := compiled(f, rulesOf("action: allow", "action: deny, tools: [a], when: args.x != 1"))
+	f.Fuzz(func(t *testing.T, arguments []byte) {
+		r := tool(nil, "a", "")
+		r.Arguments = arguments
+		var all map[string]any
+		err := json.Unmarshal(arguments, &all)
+		right := err == nil && all["x"] == 1.0
+		for _, s := range []*Set{allow, deny} {
+			if d := s.Decide(r); d.Allowed && !right {
+				t.Errorf("%q is allowed: %+v", arguments, d)
+			}
+		}
+	})
 }
