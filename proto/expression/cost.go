@@ -2,6 +2,7 @@ package expression
 
 import (
 	"regexp"
+	"slices"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
@@ -18,7 +19,7 @@ import (
 // too much: counting takes longer than most expressions do.
 func plan(checked *cel.Ast) (cel.Program, error) {
 	worst, err := environment().EstimateCost(checked, largest)
-	if err != nil || worst.Max > maxCost || grows(checked) {
+	if err != nil || worst.Max > maxCost || !plain(checked) {
 		return counted(checked)
 	}
 	return environment().Program(checked, options...)
@@ -31,13 +32,37 @@ func counted(checked *cel.Ast) (cel.Program, error) {
 	return environment().Program(checked, append(options[:len(options):len(options)], cel.CostTracking(spent{}), cel.CostLimit(maxCost))...)
 }
 
-// grows reports whether an expression goes through lists or maps, or puts together what may be texts or lists. CEL's
-// estimates of that are too low where types are not known.
-func grows(checked *cel.Ast) (found bool) {
+// cheap are the functions of which CEL's estimates hold also where types are not known.
+var cheap = map[string]bool{
+	operators.LogicalAnd: true, operators.LogicalOr: true, operators.LogicalNot: true, operators.Conditional: true,
+	operators.Equals: true, operators.NotEquals: true, operators.In: true, operators.Index: true,
+	overloads.StartsWith: true, overloads.EndsWith: true, overloads.Contains: true, overloads.Matches: true,
+}
+
+// plain reports whether an expression goes through no lists or maps and calls only what is cheap.
+func plain(checked *cel.Ast) bool {
+	found := true
 	ast.PreOrderVisit(checked.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
-		found = found || e.Kind() == ast.ComprehensionKind || e.Kind() == ast.CallKind && e.AsCall().FunctionName() == operators.Add
+		switch e.Kind() {
+		case ast.ComprehensionKind:
+			found = false
+		case ast.CallKind:
+			call := e.AsCall()
+			found = found && (cheap[call.FunctionName()] || compares(call) && slices.ContainsFunc(call.Args(), isLiteral))
+		}
 	}))
 	return found
+}
+
+func isLiteral(e ast.Expr) bool { return e.Kind() == ast.LiteralKind }
+
+func compares(call ast.CallExpr) bool {
+	switch call.FunctionName() {
+	case operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals:
+		return true
+	default:
+		return false
+	}
 }
 
 // sizes estimates whatever does not stand in the expression itself.
@@ -74,11 +99,8 @@ func (sizes) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *co
 // what is inside of lists.
 type spent struct{}
 
-func (spent) CallCost(function, overload string, args []ref.Val, _ ref.Val) *uint64 {
-	switch function {
-	case operators.Equals, operators.NotEquals, operators.In, operators.Add, operators.Less, operators.LessEquals,
-		operators.Greater, operators.GreaterEquals, overloads.Size, overloads.TypeConvertString, overloads.TypeConvertBytes:
-	default:
+func (spent) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint64 {
+	if cheap[function] && function != operators.Equals && function != operators.NotEquals && function != operators.In {
 		return nil
 	}
 	units := uint64(1)

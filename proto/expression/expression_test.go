@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -246,6 +247,8 @@ func TestAnEvaluationThatCostsTooMuchIsStopped(t *testing.T) {
 		{`args.a.all(x, args.b.all(y, x == y))`, `{"a":[` + numbers + `],"b":[` + numbers + `]}`},
 		{`args.a + args.a + args.a + args.a == "x"`, `{"a":"` + long + `"}`},
 		{`args.a.all(x, args.c == args.d)`, `{"a":[` + numbers + `],"c":[{"x":[` + numbers + `]}],"d":[{"x":[` + numbers + `]}]}`},
+		{`size(args.a) > 1 && size(args.a) > 2 && size(args.a) > 3`, `{"a":"` + long + `"}`},
+		{`args.a + "x" < args.a && string(args.a) < args.a`, `{"a":"` + long + `"}`},
 		{`args.a.contains("ababababababab")`, `{"a":"` + long + `"}`},
 		{`[args.a].map(x, x + x).map(x, x + x)[0] == "x"`, `{"a":"` + long + `"}`},
 		{`args.a.matches("(a|b)*c")`, `{"a":"` + long + `"}`},
@@ -363,5 +366,53 @@ func BenchmarkCheck(b *testing.B) {
 		if p := Check(`args.path.startsWith("/tmp/") && args.mode in ["read", "append"] && "ops" in principal.groups`); p != nil {
 			b.Fatal(p)
 		}
+	}
+}
+
+// arbitrary is an expression of a small world, about arguments more often than not.
+func arbitrary(r *rand.Rand, depth int) string {
+	pick := func(of ...string) string { return of[r.IntN(len(of))] }
+	if depth == 0 || r.IntN(4) == 0 {
+		return pick(`args.x == 1`, `args.y == "a"`, `has(args.x)`, `args.x > 0`, `args.l.all(i, i == 1)`, `args.l.exists(i, i == args.x)`, `"x" in args`,
+			`args[tenant] == 1`, `args.l[0] == 1`, `size(args.l) == 2`, `args.o.p == "q"`, `has(args.o.p)`, `args.y.startsWith("a")`, `args.x in [1, 2]`, `args.x in args.l`,
+			`principal.groups.exists(g, g == args.y)`, `principal.groups.all(g, g == "dev" || args.x == 1)`, `[args.x].exists(i, i == 1)`, `{"k": args.x}.k == 1`,
+			`args.l.map(i, i + 1) == [2]`, `args.l.filter(i, i == 1).size() == 1`, `args.l.exists_one(i, i == 1)`, `args.x == args.x`, `type(args.x) == int`, `int(args.y) == 1`,
+			`method == "m"`, `tenant == "x"`, `principal.claims.none == 1`, `tool.readOnly`, `1 / size(tenant) == 1`, `1 / (size(tenant) - 1) == 1`, `true`, `false`)
+	}
+	a, b := arbitrary(r, depth-1), arbitrary(r, depth-1)
+	switch r.IntN(6) {
+	case 0:
+		return "!(" + a + ")"
+	case 1, 2:
+		return "(" + a + ") && (" + b + ")"
+	case 3, 4:
+		return "(" + a + ") || (" + b + ")"
+	default:
+		return "(" + a + ") ? (" + b + ") : (" + arbitrary(r, depth-1) + ")"
+	}
+}
+
+func TestWhatIsSaidOfUnknownArgumentsHoldsForAll(t *testing.T) {
+	arguments := []string{`{}`, `{"x":1}`, `{"x":2,"y":"a"}`, `{"x":1,"y":"dev","l":[1]}`, `{"x":"1","l":[]}`, `{"l":[1,2],"o":{"p":"q"},"y":"1"}`, `{"x":null,"o":1,"l":{"1":1}}`, `{"x":3,"l":[1,"a"],"o":{}}`, `[]`}
+	said := map[Result]int{}
+	for seed := range uint64(2000) {
+		text := arbitrary(rand.New(rand.NewPCG(seed, 5)), 3)
+		p, problems := Compile(text)
+		if problems != nil {
+			continue
+		}
+		call := Call{Principal: alice(), Method: "m", Tenant: "x", Tool: Tool{ReadOnly: true}, ArgumentsUnknown: true}
+		unknown, _ := p.Eval(&call)
+		said[unknown]++
+		for _, args := range arguments {
+			call := Call{Principal: alice(), Method: "m", Tenant: "x", Tool: Tool{ReadOnly: true}, Arguments: []byte(args)}
+			known, err := p.Eval(&call)
+			if known == Unknown || unknown != Unknown && known != unknown {
+				t.Errorf("seed %d: %s is %v whatever the arguments are, and %v, %v with %s", seed, text, unknown, known, err, args)
+			}
+		}
+	}
+	if said[True] < 100 || said[False] < 20 || said[Failed] < 20 || said[Unknown] < 1000 {
+		t.Errorf("%v: the world is too narrow to show anything", said)
 	}
 }

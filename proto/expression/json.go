@@ -15,7 +15,7 @@ import (
 // Bounds of what expressions may look at. What is beyond them fails.
 const (
 	maxMembers = 10_000 // of one object or list
-	maxDepth   = 100    // of objects and lists
+	maxDepth   = 32     // of objects and lists
 )
 
 var (

@@ -2,7 +2,11 @@
 //
 // The Policies that target a binding are compiled into a Set when configuration arrives. A Set answers for one call at a
 // time, from the request alone: it does no I/O, and is safe for concurrent use. The same rules decide a call and filter a
-// list, so that what is listed is what may be called. Not here: who calls (package identity).
+// list, so that what is listed is what may be called.
+//
+// The conditions on the caller are looked at once for each caller, those on what is called once for each name and class of
+// callers; what an expression says of arguments and the time is all that is left for a call. Not here: who calls (package
+// identity), and what expressions mean (proto/expression).
 package policy
 
 import (
@@ -28,7 +32,7 @@ type Request struct {
 	Subject   Subject
 	Name      []byte // of the tool or prompt, or the URI, as the client has it
 	Upstream  string // the Upstream that has it; the binding's only one, or empty where that is not known
-	// Arguments is the raw JSON object of a tool's or prompt's arguments; nil at list time, where it is not known.
+	// Arguments is the raw JSON object of a tool's or prompt's arguments, nil for none. List does not look at it.
 	Arguments []byte
 	// Hints are the tool's annotations; nil where they are not known: then rules see what MCP takes for the default.
 	Hints *Hints
@@ -41,10 +45,12 @@ type Hints struct{ ReadOnly, Destructive, Idempotent, OpenWorld bool }
 // Decision is what became of a Request.
 type Decision struct {
 	Allowed bool
-	// Policy and Rule decided; both are empty where no rule did.
+	// Policy and Rule decided; both are empty where none did. Without a Rule the Policy refused what it does not allow: it is
+	// final, or for some upstreams while which has the call is not known.
 	Policy, Rule string
 	// MissingScopes are all the scopes that the caller would need beside those it has, when nothing else is lacking.
 	MissingScopes []string
-	// Shadow is the audit-only Policy that would have refused it, and the rule; empty where none would.
+	// Shadow is the audit-only Policy that would have refused what is allowed, and the rule; empty where none would. Without a
+	// rule it is that the Policy does not allow it.
 	ShadowPolicy, ShadowRule string
 }
