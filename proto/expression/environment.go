@@ -2,6 +2,7 @@ package expression
 
 import (
 	"fmt"
+	_ "time/tzdata" // time.getHours("Europe/Zurich") has one meaning, also where the system has no zones
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"

@@ -133,6 +133,8 @@ func TestWhatExpressionsComeTo(t *testing.T) {
 		{`tool.name == "read_file" && tool.readOnly && !tool.destructive && !tool.idempotent && !tool.openWorld`, True},
 		{`prompt.name == "p" && resource.uri == "file:///x"`, True},
 		{`time.getHours() == 10 && time < timestamp("2027-01-01T00:00:00Z")`, True},
+		{`time.getHours("Europe/Zurich") == 11 && time.getHours("-02:00") == 8`, True},
+		{`time.getHours("Europe/Zürich") == 11`, Failed},
 		{`args.path.startsWith("/tmp/")`, True},
 		{`args.path == "/tmp/X"`, False},
 		{`args.n == 9007199254740993 && args.n != 9007199254740992`, True},

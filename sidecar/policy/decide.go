@@ -232,7 +232,7 @@ func (s *Set) expressionCall(c *class, call *call) *expression.Call {
 		Principal: c.caller.expression, Tenant: c.caller.Tenant, Method: call.Method,
 		Binding: s.binding, Upstream: call.upstream, Time: call.Time, Arguments: call.Arguments,
 	}
-	if e.Arguments == nil {
+	if len(e.Arguments) == 0 {
 		e.Arguments = []byte("{}")
 	}
 	switch call.Subject {

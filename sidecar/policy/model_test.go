@@ -303,13 +303,26 @@ func TestAListShowsWhateverSomeArgumentsMayCall(t *testing.T) {
 		for range 10 {
 			r := a.request()
 			listed := s.List(r)
+			first := s.Decide(r)
 			for _, arguments := range argumentsOfWorld {
 				r.Arguments = []byte(arguments)
-				if d := s.Decide(r); d.Allowed && !listed {
+				d := s.Decide(r)
+				if d.Allowed && !listed {
 					t.Errorf("%+v of %+v is allowed with %s by %+v, and not listed", r, r.Principal, arguments, d)
 				}
+				if d.Allowed != first.Allowed && !s.NeedsArguments(r.Subject, r.Name) {
+					t.Errorf("%+v of %+v depends on its arguments, and NeedsArguments does not say so", r, r.Principal)
+				}
+			}
+			other := *r
+			other.Hints = &Hints{ReadOnly: !r.Hints.ReadOnly}
+			if !s.NeedsHints() && s.List(&other) != listed {
+				t.Errorf("%+v of %+v depends on its hints, and NeedsHints does not say so", r, r.Principal)
 			}
 			r.Arguments = nil
+			if explained, _ := s.Explain(r); r.Subject != None && explained.Allowed != listed {
+				t.Errorf("%+v of %+v: listed %v, explained %+v", r, r.Principal, listed, explained)
+			}
 			if want, _, _ := m.decide(r); r.Subject != None && listed != want {
 				t.Errorf("%+v of %+v: listed %v, want %v", r, r.Principal, listed, want)
 			}
