@@ -397,7 +397,7 @@ func arbitrary(r *rand.Rand, depth int) string {
 func TestWhatIsSaidOfUnknownArgumentsHoldsForAll(t *testing.T) {
 	arguments := []string{`{}`, `{"x":1}`, `{"x":2,"y":"a"}`, `{"x":1,"y":"dev","l":[1]}`, `{"x":"1","l":[]}`, `{"l":[1,2],"o":{"p":"q"},"y":"1"}`, `{"x":null,"o":1,"l":{"1":1}}`, `{"x":3,"l":[1,"a"],"o":{}}`, `[]`}
 	said := map[Result]int{}
-	for seed := range uint64(2000) {
+	for seed := range uint64(1000) {
 		text := arbitrary(rand.New(rand.NewPCG(seed, 5)), 3)
 		p, problems := Compile(text)
 		if problems != nil {
@@ -414,7 +414,7 @@ func TestWhatIsSaidOfUnknownArgumentsHoldsForAll(t *testing.T) {
 			}
 		}
 	}
-	if said[True] < 100 || said[False] < 20 || said[Failed] < 20 || said[Unknown] < 1000 {
+	if said[True] < 50 || said[False] < 10 || said[Failed] < 10 || said[Unknown] < 500 {
 		t.Errorf("%v: the world is too narrow to show anything", said)
 	}
 }

@@ -155,3 +155,12 @@ func TestAllocNeedsArguments(t *testing.T) {
 		t.Errorf("%v allocations for NeedsArguments, want 0", n)
 	}
 }
+
+func TestAllocArgumentRule(t *testing.T) {
+	s := compiled(t, hundredRules("action: deny, tools: [get_file], when: '!args.path.startsWith(\"/tmp/\")'"))
+	r := tool(staff, "get_file", `{"path":"/tmp/x","mode":"append","content":"hello, world","lines":12}`)
+	s.Decide(r)
+	if n := testing.AllocsPerRun(100, func() { s.Decide(r) }); n > 20 {
+		t.Errorf("%v allocations for a rule on one argument, want at most 20", n)
+	}
+}

@@ -152,6 +152,7 @@ spec: {final: true, target: {tenants: [acme]}, rules: [{name: acme-read, action:
 	{"hints, scopes and shadows", rulesOf(
 		"name: look, action: allow, hints: {readOnly: true}",
 		"name: admin, action: allow, tools: ['*'], scopes: [admin, write]",
+		"name: closer, action: allow, tools: [close], scopes: [close]",
 		"name: careful, action: deny, tools: [danger], scopes: [write, admin]",
 	) + `---
 kind: Policy
@@ -165,6 +166,7 @@ spec: {auditOnly: true, target: {tenants: [acme]}, rules: [{name: none, action: 
 		tool peek r   | +look           | +look~trial-acme/none | +look~trial/soon | +look~trial-acme/none | +look
 		tool rest r   | +look           | +look~trial-acme/none | +look            | +look~trial-acme/none | +look
 		tool put      | -?admin,write   | -?admin,write         | -?admin          | -?admin               | -?admin,write
+		tool close    | -?close         | -?close               | -?admin          | -?admin               | -?close
 		tool danger   | -               | -                     | -                | -                     | -
 		tool danger r | +look           | +look~trial-acme/none | +look            | +look~trial-acme/none | +look
 		prompt peek   | -               | -                     | -                | -                     | -`},

@@ -28,7 +28,7 @@ const (
 // Request is one call, or one entry of a list.
 type Request struct {
 	Principal *identity.Principal
-	Method    string
+	Method    string // of an entry of a list: that of its call, tools/call, prompts/get or resources/read
 	Subject   Subject
 	Name      []byte // of the tool or prompt, or the URI, as the client has it
 	Upstream  string // the Upstream that has it; the binding's only one, or empty where that is not known

@@ -89,7 +89,7 @@ func (j *judge) weigh(plan []group) outcome {
 		if g.policy.final && (o.deny != nil || g.policy.allows && o.allow == nil && !free && !j.grant(o.short)) {
 			return outcome{policy: g.policy, rule: o.deny}
 		}
-		opinions[g.policy.breadth].add(o)
+		j.add(&opinions[g.policy.breadth], o)
 	}
 	for b := tenant; b >= all; b-- {
 		switch o := opinions[b]; {
@@ -105,12 +105,19 @@ func (j *judge) weigh(plan []group) outcome {
 }
 
 // add takes in what another policy of the breadth says; what came first stays.
-func (o *opinion) add(other opinion) {
-	for _, f := range []struct{ to, from **rule }{{&o.deny, &other.deny}, {&o.allow, &other.allow}, {&o.short, &other.short}} {
-		if *f.to == nil {
-			*f.to = *f.from
-		}
+func (j *judge) add(to *opinion, o opinion) {
+	to.deny = cmp.Or(to.deny, o.deny)
+	to.allow = cmp.Or(to.allow, o.allow)
+	to.short = j.nearer(to.short, o.short)
+}
+
+// nearer is the rule of which the caller lacks fewer scopes; of two the first.
+func (j *judge) nearer(a, b *rule) *rule {
+	have := cmp.Or(j.request.Principal, anonymous).Scopes
+	if a == nil || b != nil && missing(b.scopes, have) < missing(a.scopes, have) {
+		return b
 	}
+	return a
 }
 
 // grant takes a rule's scopes for granted, where that is asked for.
@@ -126,21 +133,24 @@ func (j *judge) grant(short *rule) bool {
 func (j *judge) opinionOf(g *group) (o opinion) {
 	for i := range g.rules {
 		m := &g.rules[i]
-		slot := &o.allow
 		switch {
-		case m.deny:
-			slot = &o.deny
-		case m.short && !j.lenient:
-			continue
 		case m.short:
-			slot = &o.short
-		}
-		if *slot == nil && (m.slot == 0 || m.hits(j.eval(m))) {
-			*slot = m.rule
+			if j.lenient && j.nearer(o.short, m.rule) == m.rule && j.hits(m) {
+				o.short = m.rule
+			}
+		case m.deny:
+			if o.deny == nil && j.hits(m) {
+				o.deny = m.rule
+			}
+		case o.allow == nil && j.hits(m):
+			o.allow = m.rule
 		}
 	}
 	return o
 }
+
+// hits reports whether the expression of a rule matches, too.
+func (j *judge) hits(m *match) bool { return m.slot == 0 || m.rule.hits(j.eval(m)) }
 
 // eval evaluates a live rule, once for the call.
 func (j *judge) eval(m *match) expression.Result {
