@@ -32,6 +32,9 @@ func read(text string) (*cel.Ast, []Problem) {
 	return checked, c.problems
 }
 
+// maxProblems are told of one expression: one mistake may make for many.
+const maxProblems = 10
+
 // problemsOf is what CEL has against an expression, in the order of places.
 func problemsOf(issues *cel.Issues) (all []Problem) {
 	for _, e := range issues.Errors() {
@@ -39,7 +42,7 @@ func problemsOf(issues *cel.Issues) (all []Problem) {
 		if p.Line == 0 {
 			p.Column = 0
 		}
-		if !slices.Contains(all, p) {
+		if len(all) < maxProblems && !slices.Contains(all, p) {
 			all = append(all, p)
 		}
 	}

@@ -97,6 +97,12 @@ func TestMistakesAreTheirPlacesAndReasons(t *testing.T) {
 	}
 }
 
+func TestOneMistakeIsNotToldAHundredTimes(t *testing.T) {
+	if n := len(Check(strings.Repeat("#", 1000))); n == 0 || n > maxProblems {
+		t.Errorf("%d problems, want 1 to %d", n, maxProblems)
+	}
+}
+
 func alice() *Principal {
 	return NewPrincipal(Caller{
 		ID: "https://i|alice", Issuer: "https://i", Subject: "alice", Groups: []string{"dev", "ops"}, Scopes: []string{"read"},
