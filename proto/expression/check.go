@@ -17,7 +17,7 @@ func read(text string) (*cel.Ast, []Problem) {
 		return nil, []Problem{{Message: fmt.Sprintf("%d bytes, expected at most %d", len(text), maxText)}}
 	}
 	checked, issues := environment().Compile(text)
-	if issues.Err() != nil {
+	if len(issues.Errors()) > 0 { // Err would write all of them out
 		return nil, problemsOf(issues)
 	}
 	c := checker{ast: checked}
