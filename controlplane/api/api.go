@@ -48,6 +48,8 @@ type Authority interface {
 	Create(ctx context.Context, labels map[string]string, ttl time.Duration, maxUses int32) (token string, expires time.Time, err error)
 	// Revoke takes back a sidecar's admission, and reports whether it had one.
 	Revoke(ctx context.Context, nodeID string) (found bool, err error)
+	// Pepper is with what sidecars hash API keys, to look them up.
+	Pepper(ctx context.Context) ([]byte, error)
 }
 
 // Options say who may call. Token is required.
@@ -59,6 +61,8 @@ type Options struct {
 	Origins []string
 	// Hosts are the Host headers accepted on a loopback listener beside localhost, 127.0.0.1 and [::1], without port.
 	Hosts []string
+	// Secrets seals what Secrets are given. Default nil: they are refused.
+	Secrets *store.Secrets
 	// Log gets failures that are not the caller's. Default: discarded.
 	Log *slog.Logger
 }
@@ -138,7 +142,7 @@ func (a *API) Stop() { a.stopOnce.Do(func() { close(a.stopped) }) }
 func (a *API) health(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
 	defer cancel()
-	if _, _, err := a.store.Get(ctx, GenerationKey); err != nil {
+	if _, _, err := a.store.Get(ctx, store.GenerationKey); err != nil {
 		a.options.Log.Warn("unhealthy: the store does not answer", "error", err)
 		http.Error(w, "the store does not answer", http.StatusServiceUnavailable)
 		return

@@ -50,6 +50,8 @@ func (authority) Create(_ context.Context, labels map[string]string, ttl time.Du
 	return fmt.Sprintf("%v %v %d", labels, ttl, uses), time.Unix(1e9, 0), nil
 }
 
+func (authority) Pepper(context.Context) ([]byte, error) { return []byte("pepper"), nil }
+
 // Revoke knows one sidecar.
 func (authority) Revoke(_ context.Context, nodeID string) (bool, error) { return nodeID == "s1", nil }
 

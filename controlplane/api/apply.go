@@ -19,6 +19,7 @@ const maxResources = 1000
 
 // given is an ApplyRequest, read.
 type given struct {
+	secrets   *store.Secrets
 	resources []*outriggerv1.Resource // in canonical form, with the revision that was given
 	objects   []resource.Object       // of those that have a known kind
 	position  map[string]int          // by ref, the last
@@ -31,6 +32,7 @@ func (a *API) Apply(ctx context.Context, req *outriggerv1.ApplyRequest) (*outrig
 		return nil, invalid(resource.Errors{{Path: "resources", Message: fmt.Sprintf("%d, expected at most %d", n, maxResources)}})
 	}
 	g := read(req.Resources)
+	g.secrets = a.options.Secrets
 	var result []*outriggerv1.Resource
 	revision, err := a.write(ctx, func(d *desired) ([]store.Write, error) {
 		if err := g.check(d); err != nil {
@@ -51,6 +53,7 @@ func (a *API) Apply(ctx context.Context, req *outriggerv1.ApplyRequest) (*outrig
 			r.Revision = revision
 		}
 		r.Revision = max(r.Revision, 0) // a dry run's is unknown
+		hideValues(r)
 		r.Status = a.status(r)
 	}
 	return &outriggerv1.ApplyResponse{Resources: result}, nil
@@ -93,6 +96,13 @@ func (g *given) check(d *desired) error {
 		}
 		mistakes = append(mistakes, m)
 	}
+	for _, r := range g.resources {
+		i := g.position[r.Kind+"/"+r.Name]
+		for _, m := range g.keptValues(r, d.byRef[r.Kind+"/"+r.Name]) {
+			m.Path = fmt.Sprintf("resources[%d].%s", i, m.Path)
+			mistakes = append(mistakes, m)
+		}
+	}
 	if len(mistakes) > 0 {
 		return invalid(mistakes)
 	}
@@ -114,6 +124,9 @@ func (g *given) writes(d *desired) (writes []store.Write, after []*outriggerv1.R
 			continue
 		}
 		r := proto.CloneOf(r)
+		if err := g.sealValues(r, stored); err != nil {
+			return nil, nil, err
+		}
 		after = append(after, r)
 		if r.Revision = stored.GetRevision(); proto.Equal(r, stored) {
 			continue

@@ -13,15 +13,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/proto/resource"
 )
 
-// GenerationKey is written with every change of a resource, so that its revision stands for all of them.
-const GenerationKey = "generation"
-
 // maxAttempts is how often a write is tried while other replicas write.
 const maxAttempts = 10
 
 // desired is everything that is stored, as a write is checked against it.
 type desired struct {
-	generation int64 // revision of GenerationKey, -1 before the first write
+	generation int64 // revision of store.GenerationKey, -1 before the first write
 	byRef      map[string]*outriggerv1.Resource
 	objects    []resource.Object // in order of refs
 }
@@ -47,7 +44,7 @@ func (a *API) write(ctx context.Context, plan change) (revision int64, err error
 		if err != nil || len(writes) == 0 {
 			return 0, err
 		}
-		writes = append(writes, store.Write{Key: GenerationKey, IfRevision: d.generation})
+		writes = append(writes, store.Write{Key: store.GenerationKey, IfRevision: d.generation})
 		revision, err := a.store.Apply(ctx, writes)
 		if errors.Is(err, store.ErrConflict) {
 			continue
@@ -63,7 +60,7 @@ func (a *API) write(ctx context.Context, plan change) (revision int64, err error
 // desired reads the generation before the resources: if these are newer, the write that depends on it fails.
 func (a *API) desired(ctx context.Context) (*desired, error) {
 	d := &desired{generation: -1, byRef: map[string]*outriggerv1.Resource{}}
-	e, ok, err := a.store.Get(ctx, GenerationKey)
+	e, ok, err := a.store.Get(ctx, store.GenerationKey)
 	if err != nil {
 		return nil, err
 	}

@@ -32,6 +32,7 @@ func (a *API) Get(ctx context.Context, req *outriggerv1.GetRequest) (*outriggerv
 	if err != nil {
 		return nil, a.failed(ctx, err)
 	}
+	hideValues(r)
 	r.Status = a.status(r)
 	return &outriggerv1.GetResponse{Resource: r}, nil
 }
@@ -65,6 +66,7 @@ func (a *API) List(ctx context.Context, req *outriggerv1.ListRequest) (*outrigge
 			res.NextPageToken = position{revision, store.ResourceKey(last.Kind, last.Name)}.String()
 			break
 		}
+		hideValues(r)
 		r.Status = counts(a.status(r))
 		res.Resources = append(res.Resources, r)
 	}

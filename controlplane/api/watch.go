@@ -55,6 +55,7 @@ func (a *API) sendAll(ctx context.Context, kind string, out sink) (revision int6
 		return 0, a.failed(ctx, err)
 	}
 	for _, r := range resources {
+		hideValues(r)
 		if err := out.Send(&outriggerv1.WatchResponse{Change: outriggerv1.Change_CHANGE_PUT, Resource: r}); err != nil {
 			return 0, err
 		}
@@ -102,6 +103,7 @@ func send(out sink, events []store.Event) error {
 			if err != nil {
 				return connect.NewError(connect.CodeInternal, err)
 			}
+			hideValues(r)
 			res.Change, res.Resource = outriggerv1.Change_CHANGE_PUT, r
 		}
 		if err := out.Send(res); err != nil {

@@ -19,6 +19,7 @@ const (
 	// sealedLife is more than the longest time for which a sidecar hands out anything sealed.
 	sealedLife = 24 * time.Hour
 	sealingLen = 32 // bytes of a secret
+	pepperLen  = 32 // bytes
 )
 
 // keyRing is what sidecars seal with, made or brought up to date in the store when that is due. A key is in the ring for
@@ -33,6 +34,16 @@ func (a *Authority) keyRing(ctx context.Context) (*outriggerv1.KeyRing, error) {
 func (a *Authority) replaceKey(ctx context.Context) error {
 	_, err := a.turnedRing(ctx, true)
 	return err
+}
+
+// Pepper is with what the API keys of this control plane are hashed. Every sidecar has it with its certificate. It is made
+// once and never replaced: with another one, no key that was given out is known any more.
+func (a *Authority) Pepper(ctx context.Context) ([]byte, error) {
+	ring, err := a.keyRing(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the pepper: %w", err)
+	}
+	return ring.Pepper, nil
 }
 
 // turnedRing is the ring after turn.
@@ -79,10 +90,14 @@ func (a *Authority) loadKeyRing(ctx context.Context) (*outriggerv1.KeyRing, int6
 }
 
 // turn is the ring with a new key in front where one is due, and without those of no more use; nil when nothing changes.
+// A ring without a pepper, which an older control plane made, gets one.
 // A first key seals at once: nobody has another. With soon a new key is due as soon as the newest one seals.
 func (a *Authority) turn(ring *outriggerv1.KeyRing, soon bool) *outriggerv1.KeyRing {
 	now, lead := a.opts.Now(), 2*a.opts.SidecarLife
-	turned := new(outriggerv1.KeyRing)
+	turned := &outriggerv1.KeyRing{Pepper: ring.Pepper}
+	if len(ring.Pepper) == 0 {
+		turned.Pepper = randomBytes(pepperLen)
+	}
 	if len(ring.Keys) == 0 {
 		turned.Keys = append(turned.Keys, newSealingKey(1, now))
 	} else if k := ring.Keys[0]; !now.Before(sealsFrom(k).Add(max(sealingLife, 2*lead)-lead)) || soon && !now.Before(sealsFrom(k)) {
@@ -94,7 +109,7 @@ func (a *Authority) turn(ring *outriggerv1.KeyRing, soon bool) *outriggerv1.KeyR
 			turned.Keys = append(turned.Keys, k)
 		}
 	}
-	if made == 0 && len(turned.Keys) == len(ring.Keys) {
+	if made == 0 && len(turned.Keys) == len(ring.Keys) && len(ring.Pepper) > 0 {
 		return nil
 	}
 	return turned
@@ -103,7 +118,11 @@ func (a *Authority) turn(ring *outriggerv1.KeyRing, soon bool) *outriggerv1.KeyR
 func sealsFrom(k *outriggerv1.SealingKey) time.Time { return time.Unix(k.SealsFromUnix, 0) }
 
 func newSealingKey(id uint32, sealsFrom time.Time) *outriggerv1.SealingKey {
-	secret := make([]byte, sealingLen)
-	rand.Read(secret) // never fails
-	return &outriggerv1.SealingKey{Id: id, Secret: secret, SealsFromUnix: sealsFrom.Unix()}
+	return &outriggerv1.SealingKey{Id: id, Secret: randomBytes(sealingLen), SealsFromUnix: sealsFrom.Unix()}
+}
+
+func randomBytes(n int) []byte {
+	b := make([]byte, n)
+	rand.Read(b) // never fails
+	return b
 }

@@ -1,12 +1,16 @@
 package ca
 
 import (
+	"bytes"
+	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/store"
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 )
 
@@ -118,5 +122,50 @@ func TestTheSealingKeyIsReplacedWhenASidecarIsDeleted(t *testing.T) {
 	w.clock.advance(2*lead + sealedLife + time.Second)
 	if ring, err = w.keyRing(t.Context()); err != nil || slices.Contains(ids(ring), known.Keys[0].Id) {
 		t.Errorf("keys %v (%v), want none of those that the deleted sidecar has", ids(ring), err)
+	}
+}
+
+func TestThePepperIsTheSameForAllAndForGood(t *testing.T) {
+	w := newWorld(t)
+	other := w.replica(w.store)
+	var got [2][]byte
+	var errs [2]error
+	var wg sync.WaitGroup
+	for i, a := range []*Authority{w.Authority, other} {
+		wg.Go(func() { got[i], errs[i] = a.Pepper(t.Context()) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatal(err)
+	}
+	if len(got[0]) != pepperLen || !bytes.Equal(got[0], got[1]) {
+		t.Fatalf("replicas that start together have peppers of %d and %d bytes, want one of %d", len(got[0]), len(got[1]), pepperLen)
+	}
+	w.clock.advance(60 * 24 * time.Hour) // every key is replaced meanwhile
+	ring, err := other.keyRing(t.Context())
+	if err != nil || !bytes.Equal(ring.Pepper, got[0]) || ring.Keys[0].Id == 1 {
+		t.Errorf("after 60 days the newest key is %d (%v), and the pepper the same: %v; want another key and the same pepper",
+			ring.Keys[0].Id, err, bytes.Equal(ring.Pepper, got[0]))
+	}
+	_, csr := newRequest(t)
+	resp, err := w.IssueCertificate(t.Context(), &outriggerv1.IssueCertificateRequest{NodeId: "a", JoinToken: w.token(1), Csr: csr})
+	if err != nil || !bytes.Equal(resp.KeyRing.Pepper, got[0]) {
+		t.Errorf("a sidecar gets another pepper with its certificate (%v)", err)
+	}
+}
+
+func TestARingOfAnOlderControlPlaneGetsAPepper(t *testing.T) {
+	w := newWorld(t)
+	old := &outriggerv1.KeyRing{Keys: []*outriggerv1.SealingKey{newSealingKey(7, w.clock.now().Add(-time.Hour))}}
+	value, err := proto.Marshal(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.store.Apply(t.Context(), []store.Write{{Key: sealingKey, Value: value}}); err != nil {
+		t.Fatal(err)
+	}
+	ring, err := w.keyRing(t.Context())
+	if err != nil || len(ring.Pepper) != pepperLen || len(ring.Keys) != 1 || !proto.Equal(ring.Keys[0], old.Keys[0]) {
+		t.Errorf("pepper of %d bytes, keys %v (%v); want one of %d and the key as it was", len(ring.GetPepper()), ids(ring), err, pepperLen)
 	}
 }

@@ -2,7 +2,6 @@ package ca
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
@@ -94,11 +93,7 @@ func hashSecret(secret string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func randomHex(n int) string {
-	b := make([]byte, n)
-	rand.Read(b) // never fails, by its documentation
-	return hex.EncodeToString(b)
-}
+func randomHex(n int) string { return hex.EncodeToString(randomBytes(n)) }
 
 func isHex(s string, n int) bool {
 	b, err := hex.DecodeString(s)

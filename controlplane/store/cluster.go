@@ -33,7 +33,7 @@ func (s *Store) openCluster(ctx context.Context, o Options) error {
 		return err
 	}
 	s.client = client
-	if _, _, err := s.Get(ctx, "generation"); err != nil {
+	if _, _, err := s.Get(ctx, GenerationKey); err != nil {
 		client.Close()
 		return fmt.Errorf("etcd at %s does not answer: %w", strings.Join(o.Endpoints, ", "), err)
 	}

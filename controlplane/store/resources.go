@@ -12,16 +12,20 @@ import (
 // ResourcesPrefix is where resources are kept, as resources/{kind}/{name}. It is a promise to stored state.
 const ResourcesPrefix = "resources/"
 
+// GenerationKey is written with every change of a resource, so that its revision stands for all of them.
+const GenerationKey = "generation"
+
 // ResourceKey is the key of one resource.
 func ResourceKey(kind, name string) string { return ResourcesPrefix + kind + "/" + name }
 
-// EncodeResource is a resource as it is stored: without revision, which the store counts, and status.
+// EncodeResource is a resource as it is stored: without revision, which the store counts, and status. A Secret's values
+// have been sealed.
 func EncodeResource(r *outriggerv1.Resource) ([]byte, error) {
 	stored := &outriggerv1.Resource{Kind: r.Kind, Name: r.Name, Labels: r.Labels, Spec: r.Spec}
 	return proto.MarshalOptions{Deterministic: true}.Marshal(stored)
 }
 
-// DecodeResource is the resource in an entry, with its revision.
+// DecodeResource is the resource in an entry, with its revision. A Secret's values are as they are stored, sealed.
 func DecodeResource(e Entry) (*outriggerv1.Resource, error) {
 	r := new(outriggerv1.Resource)
 	if err := proto.Unmarshal(e.Value, r); err != nil {

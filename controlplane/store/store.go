@@ -8,7 +8,8 @@
 //
 // A Store is safe for concurrent use. Every call but Watch ends within
 // callTimeout. Not here: what the values mean (resources.go knows only how a
-// Resource becomes bytes), and who may write.
+// Resource becomes bytes, and secrets.go how a Secret's values are sealed), and
+// who may write.
 package store
 
 import (
@@ -127,7 +128,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := open(ctx, o); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	_, revision, err := s.List(ctx, "generation")
+	_, revision, err := s.List(ctx, GenerationKey)
 	if err != nil {
 		return nil, errors.Join(err, s.release())
 	}

@@ -122,7 +122,7 @@ func (f *follower) apply(b store.Batch) {
 // put keeps an entry's object. One that cannot be read, which a newer control plane may have written, changes nothing:
 // the form before goes on running.
 func (f *follower) put(e store.Entry) {
-	o, err := decode(e)
+	o, err := f.decode(e)
 	if err != nil {
 		f.server.opts.Log.Error("stored resource left as it was before", "key", e.Key, "error", err)
 		return
@@ -130,8 +130,8 @@ func (f *follower) put(e store.Entry) {
 	f.objects[e.Key] = o
 }
 
-func decode(e store.Entry) (resource.Object, error) {
-	r, err := store.DecodeResource(e)
+func (f *follower) decode(e store.Entry) (resource.Object, error) {
+	r, err := f.server.opts.Secrets.OpenResource(e)
 	if err != nil {
 		return nil, err
 	}

@@ -38,6 +38,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 	"github.com/outrigger-mesh/outrigger/controlplane/compile"
+	"github.com/outrigger-mesh/outrigger/controlplane/store"
 )
 
 // Bounds on what peers can make this server hold or wait for.
@@ -66,6 +67,8 @@ type Options struct {
 	// Identify tells who opened a stream, or refuses with a gRPC status. Nil is plaintext mode: sidecars are who they
 	// say, with the labels that they say.
 	Identify func(context.Context) (ca.Identity, error)
+	// Secrets opens what sidecars are given of Secrets. Default nil: Secrets are not delivered.
+	Secrets *store.Secrets
 	// MaxStreams is how many sidecars may be connected. Default 20,000.
 	MaxStreams int
 	// KeepFor is how long a disconnected sidecar stays listed. Default 24h.

@@ -56,3 +56,16 @@ func (es Errors) Under(place string) Errors {
 func (es *Errors) addf(path, format string, args ...any) {
 	*es = append(*es, Error{Path: path, Message: fmt.Sprintf(format, args...)})
 }
+
+// withoutValues is es without what was given in place of what was expected: a mistake in a Secret does not tell it.
+func (es Errors) withoutValues() Errors {
+	out := make(Errors, len(es))
+	for i, e := range es {
+		expected, got, _ := strings.Cut(e.Message, ", got ")
+		out[i] = Error{Path: e.Path, Message: expected}
+		if strings.HasSuffix(got, inQuotes) {
+			out[i].Message += inQuotes
+		}
+	}
+	return out
+}

@@ -34,11 +34,13 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
+const inQuotes = " (put it in quotes)"
+
 // quoteHint explains the usual way to get something else than a string by accident.
 func quoteHint(v *structpb.Value) string {
 	switch v.GetKind().(type) {
 	case *structpb.Value_NumberValue, *structpb.Value_BoolValue:
-		return " (put it in quotes)"
+		return inQuotes
 	}
 	return ""
 }

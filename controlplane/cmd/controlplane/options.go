@@ -23,6 +23,9 @@ type options struct {
 	apiTLSCert, apiTLSKey string
 	adminTokenFile        string
 
+	secretsKeyFile string
+	secretsKeyLost bool
+
 	xds          string
 	xdsPlaintext bool
 	serverNames  []string
@@ -35,7 +38,7 @@ type options struct {
 
 // register makes o's fields the flags of a command.
 func (o *options) register(f *pflag.FlagSet) {
-	f.StringVar(&o.dataDir, "data-dir", "./outrigger-data", "where the embedded store, the admin token and the authority's certificate are kept")
+	f.StringVar(&o.dataDir, "data-dir", "./outrigger-data", "where the embedded store, the admin token, the Secrets' key and the authority's certificate are kept")
 	f.StringSliceVar(&o.etcd, "etcd", nil, "endpoints of an etcd cluster to keep state in, in place of the embedded store")
 	f.StringVar(&o.etcdCA, "etcd-ca", "", "PEM file with the authorities to trust for --etcd (default the system's)")
 	f.StringVar(&o.etcdCert, "etcd-cert", "", "PEM file with the client certificate for --etcd")
@@ -47,6 +50,9 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.apiTLSKey, "api-tls-key", "", "PEM file with the key of --api-tls-cert")
 	f.BoolVar(&o.apiInsecure, "api-insecure", false, "let --api be reached from other hosts without TLS: its token and secrets then travel in clear text")
 	f.StringVar(&o.adminTokenFile, "admin-token-file", "", "file with the token for the management API, made if missing (default DATA-DIR/admin.token)")
+
+	f.StringVar(&o.secretsKeyFile, "secrets-key-file", "", "file with the keys that seal Secrets in the store, made if missing with the embedded store (default DATA-DIR/secrets.key)")
+	f.BoolVar(&o.secretsKeyLost, "secrets-key-lost", false, "go on with the keys of --secrets-key-file though others sealed the store's Secrets: their values have to be given again")
 
 	f.StringVar(&o.xds, "xds", "127.0.0.1:7601", "address that sidecars dial")
 	f.BoolVar(&o.xdsPlaintext, "xds-plaintext", false, "serve sidecars without TLS and believe who they say they are; for trying things out on one machine")
@@ -85,8 +91,13 @@ func (o *options) check() error {
 	if o.adminTokenFile == "" {
 		o.adminTokenFile = filepath.Join(o.dataDir, "admin.token")
 	}
+	if o.secretsKeyFile == "" {
+		o.secretsKeyFile = o.defaultSecretsKeyFile()
+	}
 	return errors.Join(errs...)
 }
+
+func (o *options) defaultSecretsKeyFile() string { return filepath.Join(o.dataDir, "secrets.key") }
 
 // secureAPI reports whether the management API is served over TLS.
 func (o *options) secureAPI() bool { return o.apiTLS || o.apiTLSCert != "" }

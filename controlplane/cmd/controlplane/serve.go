@@ -38,13 +38,14 @@ type plane struct {
 
 	apiListener, xdsListener, adminListener net.Listener
 
-	store  *store.Store
-	ca     *ca.Authority
-	fleet  *stream.Server
-	api    *http.Server
-	xds    *grpc.Server
-	admin  *http.Server
-	failed chan error // of a server that ended by itself
+	store   *store.Store
+	secrets *store.Secrets // nil without a key
+	ca      *ca.Authority
+	fleet   *stream.Server
+	api     *http.Server
+	xds     *grpc.Server
+	admin   *http.Server
+	failed  chan error // of a server that ended by itself
 
 	delivery delivery
 
@@ -90,6 +91,9 @@ func (p *plane) open(ctx context.Context) error {
 	if p.token, err = adminToken(p.o.adminTokenFile); err != nil {
 		return fmt.Errorf("admin token: %w", err)
 	}
+	if p.secrets, err = openSecrets(ctx, p.store, p.o); err != nil {
+		return fmt.Errorf("keys of Secrets: %w", err)
+	}
 	if p.ca, err = ca.Open(ctx, p.store, ca.Options{ServerNames: p.o.serverNames, Log: p.log}); err != nil {
 		return err
 	}
@@ -124,7 +128,7 @@ func (p *plane) listen() error {
 
 // makeXDS makes what sidecars dial. Without TLS there is nobody to join, so the identity service is left out.
 func (p *plane) makeXDS(registry prometheus.Registerer) {
-	o := stream.Options{Identify: p.ca.Identify, Log: p.log, Metrics: registry}
+	o := stream.Options{Identify: p.ca.Identify, Secrets: p.secrets, Log: p.log, Metrics: registry}
 	creds := grpc.Creds(credentials.NewTLS(p.ca.ServerTLS()))
 	if p.o.xdsPlaintext {
 		o.Identify, creds = nil, grpc.EmptyServerOption{}
@@ -139,7 +143,7 @@ func (p *plane) makeXDS(registry prometheus.Registerer) {
 
 // makeAPI makes the management API, over TLS when the flags say so.
 func (p *plane) makeAPI() error {
-	a, err := api.New(p.store, p.fleet, p.ca, api.Options{Token: p.token, Log: p.log})
+	a, err := api.New(p.store, p.fleet, p.ca, api.Options{Token: p.token, Secrets: p.secrets, Log: p.log})
 	if err != nil {
 		return err
 	}
@@ -190,7 +194,7 @@ func (p *plane) ready(r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
 	defer cancel()
-	e, _, err := p.store.Get(ctx, api.GenerationKey)
+	e, _, err := p.store.Get(ctx, store.GenerationKey)
 	if err != nil {
 		p.log.Warn("not ready", "error", err)
 		return errors.New("the store does not answer")
