@@ -19,17 +19,17 @@ const cursorPurpose = "list-cursor"
 
 // list answers one page of a merged list.
 func (s *Server) list(ctx context.Context, c *upstream.Call, k kind) (*upstream.Answer, error) {
-	sc := scopeOf(c)
-	n := s.fresh(k, sc)
+	by := askerOf(c)
+	n := s.fresh(k, by.scope)
 	if n == nil {
 		var err error
-		if n, err = s.snapshot(ctx, k, sc); err != nil {
+		if n, err = s.snapshot(ctx, k, by); err != nil {
 			return nil, err
 		}
 	}
 	page := 0
 	if c.Message.Cursor.Present() {
-		if page, n = s.openCursor(c, k, sc, n); n == nil {
+		if page, n = s.openCursor(c, k, by.scope, n); n == nil {
 			return invalidParams(c, "this cursor is not one of this list, or too old: list again from the beginning"), nil
 		}
 	}
@@ -116,7 +116,7 @@ func rewritten(c *upstream.Call, edits ...mcp.Edit) (*upstream.Call, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &upstream.Call{Message: &m, Header: c.Header, Principal: c.Principal, Binding: c.Binding}, nil
+	return &upstream.Call{Message: &m, Header: c.Header, Principal: c.Principal, Caller: c.Caller, Binding: c.Binding}, nil
 }
 
 // hasExtension reports whether a client declares an extension of capabilities.

@@ -121,26 +121,26 @@ func (c *cache) fresh(k kind, sc scope) (part, bool) {
 
 // get is a member's list: the one at hand, or else the next, waited for within ctx. It never waits long where an older
 // list is at hand, nor where the member has just failed.
-func (s *Server) get(ctx context.Context, m *member, k kind, sc scope) part {
+func (s *Server) get(ctx context.Context, m *member, k kind, by asker) part {
 	for range maxTurns {
-		p, key, f, wait := s.look(m, k, sc)
+		p, key, f, wait := s.look(m, k, by)
 		if f == nil {
 			return p
 		}
 		await(ctx, f.done, wait)
-		if m.lists.key(k, sc) == key {
+		if m.lists.key(k, by.scope) == key {
 			break
 		} // else it was not for everybody, or now is
 	}
-	return m.lists.read(k, sc)
+	return m.lists.read(k, by.scope)
 }
 
 // look is what there is of a list, and the fetch that is under way where it is worth waiting for.
-func (s *Server) look(m *member, k kind, sc scope) (part, cacheKey, *flight, time.Duration) {
+func (s *Server) look(m *member, k kind, by asker) (part, cacheKey, *flight, time.Duration) {
 	c := &m.lists
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key, now := c.keyLocked(k, sc), time.Now()
+	key, now := c.keyLocked(k, by.scope), time.Now()
 	e := c.kept[key]
 	if e == nil {
 		e = new(kept)
@@ -153,7 +153,7 @@ func (s *Server) look(m *member, k kind, sc scope) (part, cacheKey, *flight, tim
 	}
 	if e.flight == nil && !now.Before(e.retry) {
 		f := &flight{done: make(chan struct{}), began: now}
-		if s.start(func() { s.refresh(m, k, sc, e, f) }) {
+		if s.start(func() { s.refresh(m, k, by, e, f) }) {
 			e.flight = f
 		}
 	}
@@ -253,14 +253,14 @@ func (c *cache) dropLocked(key cacheKey) {
 }
 
 // refresh fetches a list and keeps it, or why it did not come. One that changed meanwhile is fetched once more.
-func (s *Server) refresh(m *member, k kind, sc scope, e *kept, f *flight) {
+func (s *Server) refresh(m *member, k kind, by asker, e *kept, f *flight) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.timeout())
 	defer cancel()
-	l, err := s.fetch(ctx, m, k, sc)
+	l, err := s.fetch(ctx, m, k, by)
 	if err == nil && m.lists.wasDirty(f) {
-		l, err = s.fetch(ctx, m, k, sc)
+		l, err = s.fetch(ctx, m, k, by)
 	}
-	s.settle(m, k, sc, e, f, l, err)
+	s.settle(m, k, by.scope, e, f, l, err)
 	switch {
 	case s.ctx.Err() != nil:
 	case err != nil:
@@ -306,13 +306,28 @@ func (c *cache) failLocked(k kind, e *kept, err error, now time.Time) {
 		e.retry = now.Add(leastPause)
 		return // it says nothing of the member
 	}
-	e.retry = now.Add(min(mostPause, leastPause<<min(e.failures, 10)))
-	e.failures++
-	answered := errors.Is(err, errAnswered)
+	if !wasNotSent(err) { // for another caller it may be
+		e.retry = now.Add(min(mostPause, leastPause<<min(e.failures, 10)))
+		e.failures++
+	}
+	answered := errors.Is(err, errAnswered) || isOfCaller(err)
 	c.failing = !answered
 	if answered && e.list == nil {
 		c.apart[k] = true
 	}
+}
+
+// isOfCaller reports whether a failure may be one for this caller alone: there was no credential for it, or the member
+// refused it.
+func isOfCaller(err error) bool {
+	var e *upstream.Error
+	return errors.As(err, &e) && (e.Kind == upstream.NoCredential || e.Kind == upstream.Unauthorized)
+}
+
+// wasNotSent reports whether a member was not asked, since there was no credential for this caller.
+func wasNotSent(err error) bool {
+	var e *upstream.Error
+	return errors.As(err, &e) && e.Kind == upstream.NoCredential
 }
 
 // sortLocked learns from a list for whom lists of its kind are.

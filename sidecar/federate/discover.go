@@ -28,10 +28,10 @@ var unknown = []byte(`{"capabilities":{"tools":{"listChanged":true},"prompts":{"
 // discover answers server/discover with what the members can do together (server/discover).
 func (s *Server) discover(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
 	gathering, cancel := ctx, func() {}
-	if scopeOf(c).way != "" { // another sidecar asks, perhaps because this one has asked it: one of them must answer first
+	if askerOf(c).way != "" { // another sidecar asks, perhaps because this one has asked it: one of them must answer first
 		gathering, cancel = context.WithTimeout(ctx, patience)
 	}
-	parts := s.gather(gathering, discovery, scopeOf(c))
+	parts := s.gather(gathering, discovery, askerOf(c))
 	cancel()
 	if err := ctx.Err(); err != nil {
 		return nil, err

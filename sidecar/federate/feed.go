@@ -8,8 +8,10 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -32,7 +34,8 @@ type feed struct {
 	m        *member
 	scope    scope
 	stop     context.CancelFunc
-	answered chan struct{} // closed when the member has granted, refused or failed for the first time
+	caller   atomic.Pointer[identity.Principal] // who joined last
+	answered chan struct{}                      // closed when the member has granted, refused or failed for the first time
 
 	users int // guarded by the Server's mu
 
@@ -54,18 +57,18 @@ var watcher = scope{capabilities: "{}"}
 // watch follows the members' lists, so that what is kept of them is fresh though no client listens.
 func (s *Server) watch() {
 	for _, m := range s.members {
-		s.join(m, watcher, nil)
+		s.join(m, asker{watcher, upstream.Self}, nil)
 	}
 }
 
 // join adds a listen to a scope's feed of a member; nil for the federation itself. It is nil once the federation closes.
-func (s *Server) join(m *member, sc scope, l *listening) *feed {
+func (s *Server) join(m *member, by asker, l *listening) *feed {
 	s.mu.Lock()
-	key := feedKey{m, sc}
+	key := feedKey{m, by.scope}
 	f := s.feeds[key]
 	if f == nil {
 		ctx, stop := context.WithCancel(s.ctx)
-		f = &feed{s: s, m: m, scope: sc, stop: stop, answered: make(chan struct{}), granted: make([]bool, len(filters)), listens: make(map[*listening]struct{})}
+		f = &feed{s: s, m: m, scope: by.scope, stop: stop, answered: make(chan struct{}), granted: make([]bool, len(filters)), listens: make(map[*listening]struct{})}
 		if s.ctx.Err() != nil {
 			s.mu.Unlock()
 			stop()
@@ -75,6 +78,7 @@ func (s *Server) join(m *member, sc scope, l *listening) *feed {
 		s.work.Go(func() { f.run(ctx) })
 	}
 	f.users++
+	f.caller.Store(by.caller)
 	s.mu.Unlock()
 	if l != nil {
 		f.mu.Lock()
@@ -105,7 +109,7 @@ func (f *feed) run(ctx context.Context) {
 	}
 	for again := false; ctx.Err() == nil; {
 		redial(ctx, func() error {
-			err := f.s.subscribe(ctx, f.m, all, f.scope, func(msg *mcp.Message) { f.take(msg, again) })
+			err := f.s.subscribe(ctx, f.m, all, asker{f.scope, f.caller.Load()}, func(msg *mcp.Message) { f.take(msg, again) })
 			if errors.Is(err, errNothingGranted) {
 				f.grant(make([]bool, len(filters)))
 			}
@@ -200,19 +204,19 @@ func (f *feed) grants(i int) bool {
 var errNothingGranted = errors.New("the member grants nothing of this")
 
 // subscribe opens a listen at a member and hands on its messages until it ends.
-func (s *Server) subscribe(ctx context.Context, m *member, f filter, sc scope, take func(*mcp.Message)) error {
+func (s *Server) subscribe(ctx context.Context, m *member, f filter, by asker, take func(*mcp.Message)) error {
 	b := fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"`+mcp.MethodListen+`","params":{"notifications":`, s.requests.Add(1))
 	b = append(f.append(b), ',')
-	msg, err := mcp.Scan(append(s.appendMeta(b, sc), `}}`...), mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	msg, err := mcp.Scan(append(s.appendMeta(b, by.scope), `}}`...), mcp.Limits{MaxDepth: mcp.AnswerDepth})
 	if err != nil {
 		return err
 	}
-	header := sc.header()
+	header := by.header()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	late := time.AfterFunc(grantWithin, cancel)
 	defer late.Stop()
-	a, err := m.Server.Call(upstream.WithVia(ctx, header), &upstream.Call{Message: &msg, Header: header, Principal: sc.principal})
+	a, err := m.Server.Call(upstream.WithVia(ctx, header), &upstream.Call{Message: &msg, Header: header, Principal: by.principal, Caller: by.caller})
 	if err != nil {
 		return err
 	}

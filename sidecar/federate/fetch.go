@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/budget"
+	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -76,12 +77,18 @@ type scope struct {
 	way          string // by which sidecars the request came, "" for none
 }
 
-func scopeOf(c *upstream.Call) scope {
-	sc := scope{principal: c.Principal, capabilities: "{}", way: wayOf(c.Header)}
+// asker is one of a scope, by whose credential a member may tell what it answers.
+type asker struct {
+	scope
+	caller *identity.Principal
+}
+
+func askerOf(c *upstream.Call) asker {
+	by := asker{scope{principal: c.Principal, capabilities: "{}", way: wayOf(c.Header)}, c.Caller}
 	if declared := c.Message.ClientCapabilities.Of(c.Message.Raw); len(declared) > 2 {
-		sc.capabilities = string(declared)
+		by.capabilities = string(declared)
 	}
-	return sc
+	return by
 }
 
 func (s scope) forEverybody() scope {
@@ -89,7 +96,7 @@ func (s scope) forEverybody() scope {
 }
 
 // fetch asks a member for a whole list.
-func (s *Server) fetch(ctx context.Context, m *member, k kind, sc scope) (*list, error) {
+func (s *Server) fetch(ctx context.Context, m *member, k kind, by asker) (*list, error) {
 	l, cursor := &list{public: true, ttl: -1}, ""
 	taken := 0
 	defer func() { s.o.Answers.Give(taken) }()
@@ -99,7 +106,7 @@ func (s *Server) fetch(ctx context.Context, m *member, k kind, sc scope) (*list,
 			l.cut = "too_many_pages"
 			return l, nil
 		}
-		raw, result, err := s.ask(ctx, m, k, sc, cursor, &taken)
+		raw, result, err := s.ask(ctx, m, k, by, cursor, &taken)
 		if err != nil {
 			return nil, err
 		}
@@ -201,14 +208,14 @@ var errAnswered = errors.New("it answered with an error")
 // ask makes one request. A member that does not know the method has nothing of the kind: then all results are zero. What
 // the answer takes of the budget is added to taken.
 func (s *Server) ask(
-	ctx context.Context, m *member, k kind, sc scope, cursor string, taken *int,
+	ctx context.Context, m *member, k kind, by asker, cursor string, taken *int,
 ) (raw []byte, result mcp.Span, err error) {
-	msg, err := mcp.Scan(s.request(kinds[k].method, cursor, sc), mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	msg, err := mcp.Scan(s.request(kinds[k].method, cursor, by.scope), mcp.Limits{MaxDepth: mcp.AnswerDepth})
 	if err != nil {
 		return nil, mcp.Span{}, err
 	}
-	header := sc.header()
-	a, err := m.Server.Call(upstream.WithVia(ctx, header), &upstream.Call{Message: &msg, Header: header, Principal: sc.principal})
+	header := by.header()
+	a, err := m.Server.Call(upstream.WithVia(ctx, header), &upstream.Call{Message: &msg, Header: header, Principal: by.principal, Caller: by.caller})
 	if err != nil {
 		return nil, mcp.Span{}, err
 	}

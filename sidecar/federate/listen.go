@@ -30,7 +30,7 @@ type listening struct {
 	// Set by listen, never changed.
 	s       *Server
 	id      []byte // the client's request id, which tags every message
-	scope   scope
+	asker   asker  // its caller is the one who listens
 	asked   filter
 	ctx     context.Context // done when the client has left, or the federation closes
 	stop    context.CancelFunc
@@ -73,7 +73,7 @@ func (s *Server) listen(ctx context.Context, c *upstream.Call) (*upstream.Answer
 		return needTasks(c), nil
 	}
 	l := &listening{
-		s: s, id: bytes.Clone(c.Message.ID.Of(c.Message.Raw)), scope: scopeOf(c), asked: asked,
+		s: s, id: bytes.Clone(c.Message.ID.Of(c.Message.Raw)), asker: askerOf(c), asked: asked,
 		out: make(chan []byte, maxUnsent), wake: make(chan struct{}, 1), pending: make([]bool, len(filters)),
 	}
 	l.ctx, l.stop = context.WithCancel(ctx)
@@ -95,7 +95,7 @@ func (l *listening) begin(ctx context.Context, c *upstream.Call) {
 	l.s.watching.Do(l.s.watch)
 	if slices.Contains(l.asked.lists, true) {
 		for _, m := range l.s.members {
-			if f := l.s.join(m, l.scope, l); f != nil {
+			if f := l.s.join(m, l.asker, l); f != nil {
 				l.feeds = append(l.feeds, f)
 			}
 		}
@@ -147,7 +147,7 @@ func (l *listening) share(ctx context.Context, c *upstream.Call) (own []*subscri
 		}
 	}
 	for _, sealed := range l.asked.tasks {
-		if t, ok := l.s.openTask(l.scope.principal, sealed); ok {
+		if t, ok := l.s.openTask(l.asker.principal, sealed); ok {
 			p := of(t.member)
 			p.part.tasks = append(p.part.tasks, t.name)
 			p.names[t.name] = sealed
@@ -200,7 +200,7 @@ func (l *listening) follow(p *subscription) {
 	defer p.settle()
 	again := false
 	redial(l.ctx, func() error {
-		err := l.s.subscribe(l.ctx, p.m, p.part, l.scope, func(msg *mcp.Message) { l.take(p, msg, again) })
+		err := l.s.subscribe(l.ctx, p.m, p.part, l.asker, func(msg *mcp.Message) { l.take(p, msg, again) })
 		p.settle()
 		again = true
 		return err

@@ -127,18 +127,18 @@ func (s *Server) try(ctx context.Context, c *upstream.Call, m *member) (*upstrea
 
 // owner is the member that has a resource, as far as members tell; nil when they do not.
 func (s *Server) owner(ctx context.Context, c *upstream.Call, uri string) (*member, error) {
-	sc := scopeOf(c)
-	n, err := s.snapshot(ctx, resources, sc)
+	by := askerOf(c)
+	n, err := s.snapshot(ctx, resources, by)
 	if err != nil {
 		return nil, err
 	}
 	if t, ok := n.targets[uri]; ok {
 		return t.member, nil
 	}
-	if m := s.shower(sc, uri); m != nil {
+	if m := s.shower(by.scope, uri); m != nil {
 		return m, nil
 	}
-	if n, err = s.snapshot(ctx, templates, sc); err != nil {
+	if n, err = s.snapshot(ctx, templates, by); err != nil {
 		return nil, err
 	}
 	return s.memberWith(n, func(e entry) bool { return e.matches(uri) }), nil

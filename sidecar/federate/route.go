@@ -62,7 +62,7 @@ func (s *Server) complete(ctx context.Context, c *upstream.Call) (*upstream.Answ
 		}
 	case "ref/resource":
 		uri, _ := of("uri")
-		n, err := s.snapshot(ctx, templates, scopeOf(c))
+		n, err := s.snapshot(ctx, templates, askerOf(c))
 		if err != nil {
 			return nil, err
 		}
@@ -122,8 +122,8 @@ func (s *Server) hashedName(name string) (target, bool) {
 // even when it is old, and if it does not have the name, then the prefix tells. Without them the members' lists of now
 // decide, and an old one where they do not know the name.
 func (s *Server) find(ctx context.Context, c *upstream.Call, k kind, name string) (target, bool, error) {
-	sc := scopeOf(c)
-	old := s.snapshots.at(k, sc)
+	by := askerOf(c)
+	old := s.snapshots.at(k, by.scope)
 	known := target{}
 	if old != nil {
 		known = old.targets[name]
@@ -139,7 +139,7 @@ func (s *Server) find(ctx context.Context, c *upstream.Call, k kind, name string
 			return t, true, nil
 		}
 	}
-	n, err := s.snapshot(ctx, k, sc)
+	n, err := s.snapshot(ctx, k, by)
 	if err != nil {
 		return target{}, false, err
 	}

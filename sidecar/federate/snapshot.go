@@ -184,42 +184,42 @@ func (s *Server) fresh(k kind, sc scope) *snapshot {
 // have, each asked at the same time. Its error is ctx's: what a caller that left has not waited for is not missing.
 //
 // Hot: a fresh one costs two lookups and allocates nothing (TestAllocationsOfAWarmList).
-func (s *Server) snapshot(ctx context.Context, k kind, sc scope) (*snapshot, error) {
-	if n := s.fresh(k, sc); n != nil {
+func (s *Server) snapshot(ctx context.Context, k kind, by asker) (*snapshot, error) {
+	if n := s.fresh(k, by.scope); n != nil {
 		return n, nil
 	}
 	s.watching.Do(s.watch)
 	epoch := s.epoch.Load()
-	parts := s.gather(ctx, k, sc)
+	parts := s.gather(ctx, k, by)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	merging := s.mergingOf(k, sc, parts) // callers that come together share the merged list too
+	merging := s.mergingOf(k, by.scope, parts) // callers that come together share the merged list too
 	merging.Lock()
 	defer merging.Unlock()
-	old := s.snapshots.at(k, sc)
+	old := s.snapshots.at(k, by.scope)
 	if old != nil && same(old.parts, parts) {
 		n := *old
 		n.parts, n.epoch, n.until = parts, max(epoch, old.epoch), soonest(parts)
-		s.snapshots.put(k, sc, &n)
+		s.snapshots.put(k, by.scope, &n)
 		return &n, nil
 	}
 	n := s.merge(k, parts)
 	n.epoch = epoch
-	s.snapshots.put(k, sc, n)
+	s.snapshots.put(k, by.scope, n)
 	return n, nil
 }
 
 // gather asks every member at once that has to be asked.
-func (s *Server) gather(ctx context.Context, k kind, sc scope) []part {
+func (s *Server) gather(ctx context.Context, k kind, by asker) []part {
 	parts := make([]part, len(s.members))
 	var wait sync.WaitGroup
 	for i, m := range s.members {
-		if p, ok := m.lists.fresh(k, sc); ok {
+		if p, ok := m.lists.fresh(k, by.scope); ok {
 			parts[i] = p
 			continue
 		}
-		wait.Go(func() { parts[i] = s.get(ctx, m, k, sc) })
+		wait.Go(func() { parts[i] = s.get(ctx, m, k, by) })
 	}
 	wait.Wait()
 	return parts

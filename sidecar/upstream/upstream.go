@@ -19,6 +19,7 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 )
 
@@ -69,9 +70,15 @@ type Call struct {
 	Header http.Header
 	// Principal is who calls, as the sidecar knows it: what is kept for one is never another's. Empty: nobody known.
 	Principal string
+	// Caller is the same caller with its credential, where a binding asks for one: what a server is presented may depend on
+	// it. Nil: nobody known. Self: the sidecar.
+	Caller *identity.Principal
 	// Binding is whose endpoint was called, where that matters to what the caller is given to bring back. Empty: none.
 	Binding string
 }
+
+// Self is the Caller of what the sidecar asks for itself: handshakes, checks, lists for everybody. It stands for no client.
+var Self = &identity.Principal{ID: "sidecar"}
 
 // Answer is a server's answer to a request. Exactly one of Body and Events is set, except that a notification's Answer
 // on the stateless wire has neither. The receiver closes it.
@@ -136,6 +143,7 @@ const (
 	WrongEra                 // the server does not speak the call's wire
 	Overloaded               // a bound of ours is reached (pipe queue, message size)
 	Loop                     // the server leads back here: the request would come round
+	NoCredential             // nothing was sent: the sidecar has nothing to present to the server, or not for this caller
 	notAKind                 // one past the last, for tables
 )
 
@@ -144,6 +152,7 @@ func (k Kind) Reason() string {
 	return [notAKind]string{
 		"upstream_unreachable", "upstream_lost", "upstream_timeout", "upstream_bad_answer",
 		"upstream_unauthorized", "upstream_session_gone", "upstream_wrong_era", "upstream_overloaded", "loop",
+		"upstream_no_credential",
 	}[k]
 }
 

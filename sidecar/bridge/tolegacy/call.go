@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/budget"
+	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -26,6 +27,7 @@ type call struct {
 	on        *pooled
 	method    string
 	principal string
+	caller    *identity.Principal
 	binding   string
 	declared  *capabilities
 	level     level // that the session was told for it
@@ -109,7 +111,7 @@ func (s *Server) shown(err error) error {
 func (s *Server) newCall(o *order, p *pooled, round int) *call {
 	id := s.nextID()
 	k := &call{
-		server: s, on: p, method: o.m.Method, principal: o.principal, binding: o.call.Binding,
+		server: s, on: p, method: o.m.Method, principal: o.principal, caller: o.call.Caller, binding: o.call.Binding,
 		declared: o.declared, level: o.level,
 		request: message(toLegacy(o.m, id)), round: round,
 	}
@@ -161,7 +163,7 @@ func (k *call) removed() {
 
 // open sends the request, and reports whether its answer is a stream; anything else is the end of it.
 func (k *call) open(header http.Header) (streams bool) {
-	a, err := k.on.session.Call(k.ctx, &upstream.Call{Message: k.request, Header: header, Principal: k.principal})
+	a, err := k.on.session.Call(k.ctx, &upstream.Call{Message: k.request, Header: header, Principal: k.principal, Caller: k.caller})
 	if isGone(err) {
 		k.server.pool.forget(k.on)
 		k.fail(notHappened{err})

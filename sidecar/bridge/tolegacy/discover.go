@@ -91,7 +91,7 @@ func discovered(m *mcp.Message, result []byte) *upstream.Answer {
 func (s *Server) inquire(q *inquiry) {
 	ctx, stop := context.WithTimeout(s.tasks.Context(), s.settings.times.Connect+s.settings.times.Handshake)
 	defer stop()
-	session, about, err := s.handshake(ctx, key{capabilities: "{}"}, nil)
+	session, about, err := s.handshake(ctx, key{capabilities: "{}"}, upstream.Self, nil)
 	var result []byte
 	if err == nil {
 		p := &pooled{pool: s.pool, session: session, opened: closedChannel()}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/budget"
+	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -31,14 +32,14 @@ func (a *about) has(capability, member string) bool {
 }
 
 // handshake opens a session (2025-11-25, basic/lifecycle). Errors are of type *upstream.Error.
-func (s *Server) handshake(ctx context.Context, k key, clientInfo []byte) (upstream.Session, *about, error) {
+func (s *Server) handshake(ctx context.Context, k key, caller *identity.Principal, clientInfo []byte) (upstream.Session, *about, error) {
 	if !rawjson.IsObject(clientInfo) {
 		clientInfo = s.clientInfo
 	}
 	initialize := message(fmt.Appendf(nil,
 		`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}}`,
 		s.nextID(), mcp.MethodInitialize, mcp.NewestLegacy, k.capabilities, clientInfo))
-	session, answer, err := s.inner.Open(ctx, &upstream.Call{Message: initialize, Principal: k.principal})
+	session, answer, err := s.inner.Open(ctx, &upstream.Call{Message: initialize, Principal: k.principal, Caller: caller})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -46,7 +47,7 @@ func (s *Server) handshake(ctx context.Context, k key, clientInfo []byte) (upstr
 	if err == nil {
 		_, err = session.Call(ctx, &upstream.Call{
 			Message:   message([]byte(`{"jsonrpc":"2.0","method":"` + mcp.NotificationInitialized + `"}`)),
-			Principal: k.principal,
+			Principal: k.principal, Caller: caller,
 		})
 	}
 	if err == nil {

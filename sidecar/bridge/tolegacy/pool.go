@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -61,7 +62,7 @@ func (o *pool) acquire(ctx context.Context, r *order) (*pooled, error) {
 	o.mu.Lock()
 	p, err := o.sessions[k], error(nil)
 	if p == nil {
-		p, err = o.addLocked(k, r.declared, r.m.ClientInfo.Of(r.m.Raw))
+		p, err = o.addLocked(k, r)
 	}
 	if err != nil {
 		o.mu.Unlock()
@@ -86,7 +87,7 @@ func (o *pool) acquire(ctx context.Context, r *order) (*pooled, error) {
 }
 
 // addLocked makes room for a session and starts to open it.
-func (o *pool) addLocked(k key, declared *capabilities, clientInfo []byte) (*pooled, error) {
+func (o *pool) addLocked(k key, r *order) (*pooled, error) {
 	if o.closed {
 		return nil, o.server.fault(upstream.Lost, "the upstream was removed", nil)
 	}
@@ -95,8 +96,9 @@ func (o *pool) addLocked(k key, declared *capabilities, clientInfo []byte) (*poo
 	}
 	p := &pooled{pool: o, key: k, opened: make(chan struct{}), levels: newSessionLevels(), calls: newCalls()}
 	p.listen = newHub(p)
-	info := bytes.Clone(clientInfo) // the client's message may be gone before the session is open
-	if !o.server.tasks.Run(func() { p.open(info, declared.mayBeAsked() || o.server.settings.onPipe) }) {
+	info := bytes.Clone(r.m.ClientInfo.Of(r.m.Raw)) // the client's message may be gone before the session is open
+	caller, asks := r.call.Caller, r.declared.mayBeAsked() || o.server.settings.onPipe
+	if !o.server.tasks.Run(func() { p.open(caller, info, asks) }) {
 		return nil, o.server.fault(upstream.Lost, "the upstream was removed", nil)
 	}
 	o.sessions[k] = p
@@ -197,11 +199,11 @@ func (p *pooled) expire() {
 }
 
 // open is the task that opens the session. Where the server may ask, its stream is opened too.
-func (p *pooled) open(clientInfo []byte, asks bool) {
+func (p *pooled) open(caller *identity.Principal, clientInfo []byte, asks bool) {
 	s := p.pool.server
 	ctx, stop := context.WithTimeout(s.tasks.Context(), s.settings.times.Connect+s.settings.times.Handshake)
 	defer stop()
-	session, about, err := s.handshake(ctx, p.key, clientInfo)
+	session, about, err := s.handshake(ctx, p.key, caller, clientInfo)
 	p.session, p.about, p.err = session, about, err
 	if err == nil {
 		s.discovery.learn(about)

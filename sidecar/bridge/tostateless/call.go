@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -47,6 +48,7 @@ type call struct {
 	stop      context.CancelFunc // ends every wait of the call, and the call at the server
 	id        []byte             // the client's, as its token
 	principal string
+	caller    *identity.Principal
 	first     mcp.Message // the request as the server gets it first
 	header    http.Header // likewise, but for what is learned of Mcp-Param-*
 
@@ -75,7 +77,7 @@ func (c *session) carry(ctx context.Context, q *upstream.Call) (*upstream.Answer
 		return nil, err
 	}
 	k := &call{
-		session: c, id: bytes.Clone(q.Message.ID.Of(q.Message.Raw)), principal: q.Principal,
+		session: c, id: bytes.Clone(q.Message.ID.Of(q.Message.Raw)), principal: q.Principal, caller: q.Caller,
 		first: first, next: first, header: headerFor(&first, q.Header),
 	}
 	if first.Method == mcp.MethodToolsCall {
@@ -196,7 +198,7 @@ func (k *call) badAnswer(detail string, cause error) {
 
 func (k *call) send() {
 	s := k.session.server
-	a, err := s.inner.Call(k.ctx, &upstream.Call{Message: &k.next, Header: k.header, Principal: k.principal})
+	a, err := s.inner.Call(k.ctx, &upstream.Call{Message: &k.next, Header: k.header, Principal: k.principal, Caller: k.caller})
 	switch {
 	case err != nil:
 		k.fail(err)
@@ -293,7 +295,7 @@ func (k *call) settleResult(m *mcp.Message) {
 
 // learn asks for the tool's headers, and sends the call again if there is something to add.
 func (k *call) learn() {
-	if err := k.session.askForTool(k.ctx, k.principal, string(k.first.Name)); err != nil {
+	if err := k.askForTool(string(k.first.Name)); err != nil {
 		if k.ctx.Err() != nil {
 			k.fail(err)
 			return

@@ -212,7 +212,7 @@ func BenchmarkCall(b *testing.B) {
 			text := strings.Repeat("x", size)
 			body := []byte(`{"jsonrpc":"2.0","id":7,"result":{"resultType":"complete","content":[{"type":"text","text":"` + text + `"}]}}`)
 			s := newBridge(b, fixed(body))
-			session := newSession(s, "", "2025-11-25", metaMembers([]byte(`{"name":"old","version":"1"}`), []byte(allCapabilities)), declared{}, offered{})
+			session := newSession(s, &upstream.Call{}, "2025-11-25", metaMembers([]byte(`{"name":"old","version":"1"}`), []byte(allCapabilities)), declared{}, offered{})
 			c := requestCall(b, `7`, mcp.MethodToolsCall, `{"name":"echo","arguments":{"text":"hello"},"_meta":{"progressToken":1}}`)
 			b.ReportAllocs()
 			b.SetBytes(int64(size))

@@ -155,7 +155,7 @@ func (f *feed) open(ctx context.Context, uris []string) (l *listen, refused *mcp
 // acknowledged sends a listen and reads up to its acknowledgement, which comes first (basic/patterns/subscriptions).
 func (l *listen) acknowledged(ctx context.Context, c *session, m *mcp.Message) (refused *mcp.Message, err error) {
 	s := c.server
-	a, err := s.inner.Call(ctx, &upstream.Call{Message: m, Header: headerFor(m, nil), Principal: c.principal})
+	a, err := s.inner.Call(ctx, &upstream.Call{Message: m, Header: headerFor(m, nil), Principal: c.principal, Caller: c.caller.Load()})
 	if err != nil {
 		return nil, forLegacy(err)
 	}

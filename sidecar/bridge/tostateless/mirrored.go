@@ -1,7 +1,6 @@
 package tostateless
 
 import (
-	"context"
 	"math"
 	"net/http"
 	"strconv"
@@ -67,14 +66,14 @@ func paramValue(value []byte) (_ string, ok bool) {
 }
 
 // askForTool looks a tool up in tools/list, and learns of all the tools before it. Errors are those of the calls.
-func (c *session) askForTool(ctx context.Context, principal, tool string) error {
-	s, cursor := c.server, []byte(nil)
+func (k *call) askForTool(tool string) error {
+	s, cursor := k.session.server, []byte(nil)
 	for range maxToolPages {
-		m, err := s.request(mcp.MethodToolsList, cursor, c.metaNow())
+		m, err := s.request(mcp.MethodToolsList, cursor, k.session.metaNow())
 		if err != nil {
 			return err
 		}
-		a, err := s.inner.Call(ctx, &upstream.Call{Message: &m, Header: headerFor(&m, nil), Principal: principal})
+		a, err := s.inner.Call(k.ctx, &upstream.Call{Message: &m, Header: headerFor(&m, nil), Principal: k.principal, Caller: k.caller})
 		if err != nil {
 			return forLegacy(err)
 		}
@@ -90,7 +89,7 @@ func (c *session) askForTool(ctx context.Context, principal, tool string) error 
 				}
 			}
 		}
-		s.mirrored.Merge(principal, found)
+		s.mirrored.Merge(k.principal, found)
 		next := rawjson.Find(r.Raw, r.Result, "nextCursor").Of(r.Raw)
 		if _, here := found[tool]; here || !rawjson.IsString(next) {
 			return nil

@@ -28,7 +28,7 @@ func (s *Server) mint(ctx context.Context, c *upstream.Call) (upstream.Session, 
 	case refused != nil:
 		return nil, bodyAnswer(legacyError(refused, m.ID.Of(m.Raw))), nil
 	}
-	session := newSession(s, c.Principal, version, meta, declaredBy(capabilities), offeredBy(result))
+	session := newSession(s, c, version, meta, declaredBy(capabilities), offeredBy(result))
 	if !s.add(session) {
 		return nil, nil, s.fault(upstream.Lost, "the upstream was removed", nil)
 	}
@@ -143,7 +143,7 @@ func (s *Server) discover(ctx context.Context, c *upstream.Call, meta []byte, ca
 	if err != nil {
 		return nil, nil, err
 	}
-	a, err := s.inner.Call(ctx, &upstream.Call{Message: &m, Header: headerFor(&m, c.Header), Principal: c.Principal})
+	a, err := s.inner.Call(ctx, &upstream.Call{Message: &m, Header: headerFor(&m, c.Header), Principal: c.Principal, Caller: c.Caller})
 	if err != nil {
 		return nil, nil, forLegacy(err)
 	}

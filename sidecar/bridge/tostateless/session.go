@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -26,6 +28,8 @@ type session struct {
 	offered   offered
 	feed      *feed
 
+	caller atomic.Pointer[identity.Principal] // as it last called
+
 	mu        sync.Mutex // guards below
 	level     []byte     // of logging/setLevel, as its token; nil before the first
 	calls     map[*call]struct{}
@@ -40,11 +44,12 @@ type question struct {
 	index int
 }
 
-func newSession(s *Server, principal, version string, meta []byte, d declared, o offered) *session {
+func newSession(s *Server, q *upstream.Call, version string, meta []byte, d declared, o offered) *session {
 	c := &session{
-		server: s, principal: principal, version: version, meta: meta, declared: d, offered: o,
+		server: s, principal: q.Principal, version: version, meta: meta, declared: d, offered: o,
 		calls: make(map[*call]struct{}), questions: make(map[string]question),
 	}
+	c.caller.Store(q.Caller)
 	c.feed = newFeed(c)
 	return c
 }
@@ -52,6 +57,9 @@ func newSession(s *Server, principal, version string, meta []byte, d declared, o
 // Call implements upstream.Session.
 func (c *session) Call(ctx context.Context, q *upstream.Call) (*upstream.Answer, error) {
 	m := q.Message
+	if q.Caller != nil && q.Caller != c.caller.Load() {
+		c.caller.Store(q.Caller)
+	}
 	switch {
 	case m.Kind == mcp.Response:
 		c.deliver(m)
