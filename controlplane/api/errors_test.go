@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/store"
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
@@ -55,12 +56,16 @@ func TestAnErrorCarriesABoundedNumberOfMistakes(t *testing.T) {
 
 // FuzzApplyRequest reads requests as strangers with a token may make them: the bytes of any message.
 func FuzzApplyRequest(f *testing.F) {
-	for _, r := range []*outriggerv1.Resource{pair(1, 1)[0], pair(1, 1)[1], {Kind: "Upstream"}, {Revision: -1}} {
+	for _, r := range []*outriggerv1.Resource{pair(1, 1)[0], pair(1, 1)[1], {Kind: "Upstream"}, {Revision: -1}, secretResource("a", "b")} {
 		seed, err := proto.Marshal(&outriggerv1.ApplyRequest{Resources: []*outriggerv1.Resource{r, r}})
 		if err != nil {
 			f.Fatal(err)
 		}
 		f.Add(seed)
+	}
+	secrets, err := store.NewSecrets([][]byte{make([]byte, store.SecretKeySize)})
+	if err != nil {
+		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var req outriggerv1.ApplyRequest
@@ -69,6 +74,7 @@ func FuzzApplyRequest(f *testing.F) {
 		}
 		d := &desired{generation: -1, byRef: map[string]*outriggerv1.Resource{}}
 		g := read(req.Resources)
+		g.secrets = secrets
 		if g.check(d) != nil {
 			return
 		}
@@ -77,7 +83,7 @@ func FuzzApplyRequest(f *testing.F) {
 			t.Errorf("a request that was checked is refused: %v\n%v", err, &req)
 		}
 		for _, w := range writes { // what is stored is read the same
-			r, err := store.DecodeResource(store.Entry{Key: w.Key, Value: w.Value})
+			r, err := secrets.OpenResource(store.Entry{Key: w.Key, Value: w.Value})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,6 +92,12 @@ func FuzzApplyRequest(f *testing.F) {
 			}
 		}
 	})
+}
+
+// secretResource is a Secret with one value.
+func secretResource(key, value string) *outriggerv1.Resource {
+	values := structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{key: structpb.NewStringValue(value)}})
+	return &outriggerv1.Resource{Kind: "Secret", Name: "s", Spec: &structpb.Struct{Fields: map[string]*structpb.Value{"values": values}}}
 }
 
 func FuzzPageToken(f *testing.F) {
