@@ -13,38 +13,81 @@ package jwt
 
 import (
 	"context"
-	"errors"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
 	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"sync"
 	"time"
+	"weak"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
-	"github.com/outrigger-mesh/outrigger/sidecar/identity"
+	"github.com/outrigger-mesh/outrigger/sidecar/background"
+	"github.com/outrigger-mesh/outrigger/sidecar/identity/fetch"
 )
 
 // Options are what an Issuers needs.
 type Options struct {
 	Log        *slog.Logger          // default: nowhere
 	Registerer prometheus.Registerer // nil registers nothing
-	Now        func() time.Time      // default time.Now
+	Now        func() time.Time      // what tokens' times are held to; default time.Now
+
+	dial func(ctx context.Context, network, address string) (net.Conn, error) // in tests: fetch.Options.Dial
 }
 
 // Issuers is the issuers of a sidecar, their keys, and the tokens that were verified.
 type Issuers struct {
-	options Options
+	// Set by New, never changed.
+	log    *slog.Logger
+	now    func() time.Time
+	dial   func(ctx context.Context, network, address string) (net.Conn, error)
+	tokens *cache
+	tasks  *background.Tasks
+
+	mu        sync.Mutex // guards below
+	verifiers map[digest]weak.Pointer[Verifier]
+	sources   map[digest]*source
+	made      uint64 // Verifiers, so far
 }
 
-// New makes an Issuers that knows no issuer yet.
-func New(o Options) *Issuers { return &Issuers{options: o} }
+// digest tells Verifiers, or sources, with different settings apart.
+type digest [sha256.Size]byte
 
-// Close ends what runs in the background and waits for it, within ctx.
-func (i *Issuers) Close(ctx context.Context) error { return nil }
+// New makes an Issuers that knows no issuer yet.
+func New(o Options) *Issuers {
+	i := &Issuers{
+		log: o.Log, now: o.Now, dial: o.dial, tokens: newCache(), tasks: background.New(),
+		verifiers: make(map[digest]weak.Pointer[Verifier]), sources: make(map[digest]*source),
+	}
+	if i.log == nil {
+		i.log = slog.New(slog.DiscardHandler)
+	}
+	if i.now == nil {
+		i.now = time.Now
+	}
+	if o.Registerer != nil {
+		o.Registerer.MustRegister(&collector{i})
+	}
+	return i
+}
+
+// Close ends what runs in the background and waits for it, within ctx. Keys that were fetched stay in use until they are
+// too old.
+func (i *Issuers) Close(ctx context.Context) error {
+	i.tasks.Stop()
+	return i.tasks.Wait(ctx)
+}
 
 // Spec is how tokens of one issuer are judged.
 type Spec struct {
 	Name     string                   // of the Identity's provider: it becomes Principal.Provider
-	Provider *outriggerv1.JWTProvider // validated; defaults are filled in
+	Provider *outriggerv1.JWTProvider // validated, with defaults (resource.WithDefaults)
 	// Audiences are taken where the provider names none; one of the two is required.
 	Audiences []string
 }
@@ -53,42 +96,107 @@ type Spec struct {
 // keys are fetched from now on, and until nothing refers to any Verifier of that issuer any more. An error is of what the
 // Spec says, as a caFile that cannot be read: whether the issuer can be reached shows later.
 func (i *Issuers) Verifier(s Spec) (*Verifier, error) {
-	return nil, errors.New("not written yet")
+	p := s.Provider
+	audiences := p.GetAudiences()
+	if len(audiences) == 0 {
+		audiences = s.Audiences
+	}
+	switch {
+	case p.GetIssuer() == "" || p.GetRefresh().AsDuration() <= 0 || p.GetStale().AsDuration() <= 0 || p.GetClaims() == nil:
+		return nil, fmt.Errorf("provider %q: its defaults are not filled in", s.Name)
+	case len(audiences) == 0:
+		return nil, fmt.Errorf("provider %q: no audiences", s.Name)
+	}
+	algorithms, err := algorithmsOf(p)
+	if err != nil {
+		return nil, fmt.Errorf("provider %q: %w", s.Name, err)
+	}
+	roots, err := rootsOf(p)
+	if err != nil {
+		return nil, fmt.Errorf("provider %q: %w", s.Name, err)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	id := digestOf(p, append([]string{s.Name, roots}, audiences...)...)
+	if v := i.verifiers[id].Value(); v != nil {
+		return v, nil
+	}
+	i.made++
+	v := &Verifier{
+		id: i.made, name: s.Name, issuer: p.GetIssuer(), audiences: audiences, algorithms: algorithms,
+		skew: p.GetClockSkew().AsDuration(), paths: readPaths(p.GetClaims()), now: i.now, tokens: i.tokens,
+	}
+	from := digestOf(&outriggerv1.JWTProvider{
+		Issuer: p.GetIssuer(), JwksUrl: p.GetJwksUrl(), Refresh: p.GetRefresh(), Stale: p.GetStale(),
+		CaFile: p.GetCaFile(), PrivateAddresses: p.GetPrivateAddresses(),
+	}, roots)
+	if v.source, err = i.sourceLocked(from, p); err != nil {
+		return nil, fmt.Errorf("provider %q: %w", s.Name, err)
+	}
+	i.verifiers[id] = weak.Make(v)
+	runtime.AddCleanup(v, func(id digest) { i.released(id, from) }, id)
+	return v, nil
 }
 
-// Verifier judges tokens of one issuer for one set of audiences.
-type Verifier struct {
-	issuer string
+// sourceLocked is the source of a provider's keys, with one user more.
+func (i *Issuers) sourceLocked(id digest, p *outriggerv1.JWTProvider) (*source, error) {
+	s := i.sources[id]
+	if s == nil {
+		client, err := fetch.New(fetch.Options{
+			CAFile: p.GetCaFile(), PrivateAddresses: p.GetPrivateAddresses(), Timeout: requestTimeout, MaxBytes: maxDocument, Dial: i.dial,
+		})
+		if err != nil {
+			return nil, err
+		}
+		s = &source{
+			issuer: p.GetIssuer(), refresh: p.GetRefresh().AsDuration(), stale: p.GetStale().AsDuration(),
+			log: i.log, start: i.tasks.Run, fetcher: newFetcher(p.GetIssuer(), p.GetJwksUrl(), client),
+		}
+		s.ctx, s.cancel = context.WithCancel(i.tasks.Context())
+		i.sources[id] = s
+		i.tasks.Run(s.run)
+	}
+	s.users++
+	return s, nil
 }
 
-// Issuer is the `iss` that tokens must have.
-func (v *Verifier) Issuer() string { return v.issuer }
-
-// Verify judges a token. Its error is an *Error, or ErrUnavailable, or ctx's.
-//
-// Hot: a token that is known costs under 2 µs and no allocation. One that is not may wait for its issuer's keys, three
-// seconds at most.
-func (v *Verifier) Verify(ctx context.Context, token []byte) (*Token, error) {
-	return Verifiers{v}.Verify(ctx, token)
+// released is called some time after nothing refers to a Verifier any more.
+func (i *Issuers) released(verifier, from digest) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.verifiers[verifier].Value() == nil { // else there is a new one
+		delete(i.verifiers, verifier)
+	}
+	s := i.sources[from]
+	if s.users--; s.users == 0 {
+		s.cancel()
+		delete(i.sources, from)
+	}
 }
 
-// Verifiers are the Verifiers of one Identity, each of another issuer.
-type Verifiers []*Verifier
-
-// Verify is Verifier.Verify by the one whose issuer the token names; no other is tried. The token is hashed once.
-func (all Verifiers) Verify(ctx context.Context, token []byte) (*Token, error) {
-	return nil, ErrUnavailable
+// digestOf tells settings apart.
+func digestOf(p *outriggerv1.JWTProvider, more ...string) (d digest) {
+	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
+	if err != nil {
+		panic(err) // a message of plain fields always encodes, if its strings are UTF-8, which validation sees to
+	}
+	h := sha256.New()
+	for _, part := range append(more, string(encoded)) {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
+		h.Write([]byte(part))
+	}
+	h.Sum(d[:0])
+	return d
 }
 
-// Token is a token that was verified. It is never changed, and the same for the same bytes while it is remembered: a map
-// may have it as its key.
-type Token struct {
-	// Principal is complete but for Tenant. Its Expires is when the token is not accepted any more: exp and the clock skew.
-	Principal *identity.Principal
-	// TenantClaim is what the claim at ClaimPaths.tenant names, or empty.
-	TenantClaim string
+// rootsOf is what a provider's caFile holds: a file that has changed is another setting.
+func rootsOf(p *outriggerv1.JWTProvider) (string, error) {
+	if p.GetCaFile() == "" {
+		return "", nil
+	}
+	pem, err := os.ReadFile(p.GetCaFile())
+	if err != nil {
+		return "", fmt.Errorf("caFile: %w", err)
+	}
+	return string(pem), nil
 }
-
-// Valid is nil while the token is accepted: it returns the *Error for one that has expired or whose key was withdrawn, or
-// ErrUnavailable when its issuer's keys have become too old.
-func (t *Token) Valid(now time.Time) error { return ErrUnavailable }
