@@ -149,11 +149,18 @@ func refused(mistakes resource.Errors) error {
 func parseKind(s string, more ...string) (string, error) {
 	kinds := append(resource.Kinds(), more...)
 	for _, kind := range kinds {
-		if strings.EqualFold(s, kind) || strings.EqualFold(s, kind+"s") {
+		if strings.EqualFold(s, kind) || strings.EqualFold(s, plural(kind)) {
 			return kind, nil
 		}
 	}
 	return "", fmt.Errorf("%q is not a kind, expected one of %s", s, strings.Join(kinds, ", "))
+}
+
+func plural(kind string) string {
+	if stem, ok := strings.CutSuffix(kind, "y"); ok && kind != resource.KindKey {
+		return stem + "ies"
+	}
+	return kind + "s"
 }
 
 // parseLabels reads KEY=VALUE pairs.

@@ -1,5 +1,6 @@
 // Command rigctl is the management API on a command line: it applies, shows and
-// deletes resources, and makes join tokens for sidecars.
+// deletes resources, makes join tokens for sidecars and API keys for callers, and
+// explains who may call what.
 //
 // Exit status:
 //
@@ -109,7 +110,7 @@ func newRoot() *cobra.Command {
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "how long a call may take")
 	f.StringVarP(&o.output, "output", "o", formatTable, "table, wide, yaml or json")
 	root.AddCommand(applyCommand(o), getCommand(o), deleteCommand(o), validateCommand(o),
-		sidecarsCommand(o), tokenCommand(o), watchCommand(o))
+		sidecarsCommand(o), tokenCommand(o), createCommand(o), explainCommand(o), watchCommand(o))
 	return root
 }
 

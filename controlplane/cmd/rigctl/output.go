@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/proto/resource"
 )
 
 // Output formats.
@@ -77,7 +78,11 @@ type sidecar struct {
 func toDocument(r *outriggerv1.Resource) document {
 	d := document{Kind: r.Kind, Name: r.Name, Labels: r.Labels, Revision: r.Revision}
 	if r.Spec != nil {
-		d.Spec = exact(r.Spec.AsMap())
+		spec := r.Spec.AsMap()
+		if r.Kind == resource.KindSecret {
+			hideValues(spec)
+		}
+		d.Spec = exact(spec)
 	}
 	if s := r.Status; s != nil {
 		d.Status = &status{Running: s.Running, Refused: s.Refused, Behind: s.Behind}
@@ -87,6 +92,14 @@ func toDocument(r *outriggerv1.Resource) document {
 		}
 	}
 	return d
+}
+
+// hideValues empties a Secret's values, as the server does: what a file has need not be in the output of its check.
+func hideValues(spec map[string]any) {
+	values, _ := spec["values"].(map[string]any)
+	for key := range values {
+		values[key] = ""
+	}
 }
 
 func toSidecar(s *outriggerv1.Sidecar) sidecar {

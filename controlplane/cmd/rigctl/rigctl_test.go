@@ -92,7 +92,11 @@ func newAPI(t *testing.T) *api.API {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	a, err := api.New(s, fleet{}, authority{}, api.Options{Token: "secret"})
+	secrets, err := store.NewSecrets([][]byte{make([]byte, store.SecretKeySize)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := api.New(s, fleet{}, authority{}, api.Options{Token: "secret", Secrets: secrets})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,6 +176,37 @@ func (r *rig) run(stdin string, args ...string) string {
 	return stdout
 }
 
+// guarded is who may call what, with a value that nobody is shown.
+const guarded = `kind: Secret
+name: idp
+spec: {values: {token: s3cret-planted}}
+---
+kind: Tenant
+name: acme
+spec: {selectors: [{groups: [acme]}]}
+---
+kind: Policy
+name: who
+spec:
+  identity:
+    anonymous: true
+    providers: [{name: keys, keys: {}}, {name: idp, jwt: {issuer: "https://idp.example", audiences: [x], clockSkew: 1m}}]
+---
+kind: Policy
+name: rules
+spec:
+  rules:
+    - {name: staff, action: allow, tools: ["get_*"], groups: [staff]}
+    - {name: acme, action: allow, tools: [put], tenants: [acme], scopes: [write]}
+    - {name: srv, action: allow, tools: [read_file], when: 'args.path.startsWith("/srv/")'}
+    - {name: safe, action: allow, hints: {readOnly: true}}
+    - {name: never, action: deny, tools: ["*secret*"]}
+---
+kind: Policy
+name: trial
+spec: {auditOnly: true, rules: [{name: no-srv, action: deny, tools: [read_file]}]}
+`
+
 const (
 	upstream = `kind: Upstream
 name: weather
@@ -243,13 +278,14 @@ func TestAResourcesLife(t *testing.T) {
 
 func TestWhatGetWritesCanBeApplied(t *testing.T) {
 	r := newRig(t)
-	r.run(upstream+"---\n"+binding, "apply", "-f", "-")
+	r.run(upstream+"---\n"+binding+"---\n"+guarded, "apply", "-f", "-")
+	r.run("", "create", "key", "nightly", "--tenant", "acme", "--label", "team=sky", "--ttl", "1h")
 	before := r.run("", "get", "-o", "yaml")
 	if strings.Contains(before, "e+0") {
 		t.Errorf("whole numbers written as fractions:\n%s", before)
 	}
 	for _, args := range [][]string{
-		{"get", "-o", "yaml"}, {"get", "-o", "json"}, {"get", "upstream", "weather", "-o", "yaml"}, {"get", "binding", "demo", "-o", "json"},
+		{"get", "-o", "yaml"}, {"get", "-o", "json"}, {"get", "secrets", "-o", "yaml"}, {"get", "upstream", "weather", "-o", "yaml"}, {"get", "binding", "demo", "-o", "json"},
 	} {
 		out := r.run("", args...)
 		r.run(out, "apply", "-f", "-")
@@ -257,7 +293,7 @@ func TestWhatGetWritesCanBeApplied(t *testing.T) {
 			t.Errorf("%v | apply changed\n%s\nto\n%s", args, before, after)
 		}
 	}
-	all := r.run("", "get", "-o", "yaml")
+	all := r.run("", "get", "upstreams", "-o", "yaml") + "---\n" + r.run("", "get", "bindings", "-o", "yaml")
 	r.run("", "delete", "binding", "demo")
 	r.run("", "delete", "upstream", "weather")
 	status, _, stderr := r.try(all, "apply", "-f", "-")
@@ -342,6 +378,18 @@ func TestExitStatuses(t *testing.T) {
 		"bad label":         {[]string{"token", "create", "--label", "app"}, 2, "KEY=VALUE"},
 		"no uses":           {[]string{"token", "create", "--uses", "0"}, 2, "--uses"},
 		"watch as yaml":     {[]string{"watch", "-o", "yaml"}, 2, "yaml"},
+		"key without name":  {[]string{"create", "key"}, 2, "arg"},
+		"key for when":      {[]string{"create", "key", "k", "--ttl", "1h", "--expires", "2027-01-31T12:00:00Z"}, 2, "only one of --ttl and --expires"},
+		"key till what":     {[]string{"create", "key", "k", "--expires", "tomorrow"}, 2, "2027-01-31T12:00:00Z"},
+		"key of the past":   {[]string{"create", "key", "k", "--ttl", "-1h"}, 2, "over already"},
+		"key of nobody":     {[]string{"create", "key", "k", "--tenant", "none"}, 1, `spec.tenant: no Tenant is named "none"`},
+		"explain nothing":   {[]string{"explain", "--binding", "demo"}, 2, "--call, --prompt, --read or --method"},
+		"explain nowhere":   {[]string{"explain", "--call", "x"}, 2, "binding"},
+		"explain elsewhere": {[]string{"explain", "--binding", "demo", "--call", "x"}, 1, "Binding/demo does not exist"},
+		"explain whom":      {[]string{"explain", "--binding", "demo", "--call", "x", "--as", "jo"}, 2, "ISSUER|SUBJECT"},
+		"explain what":      {[]string{"explain", "--binding", "demo", "--call", "x", "--args", "[1]"}, 2, "--args is not a JSON object"},
+		"explain twice":     {[]string{"explain", "--binding", "demo", "--call", "x", "--args", `{"a":1,"a":2}`}, 2, "--args is not a JSON object"},
+		"explain hints":     {[]string{"explain", "--binding", "demo", "--call", "x", "--hint", "readonly=true"}, 2, "readOnly, destructive"},
 		"bad CA file":       {[]string{"get", "--ca-file", "good.yaml"}, 2, "PEM"},
 		"clear text":        {[]string{"get", "--server", "http://192.0.2.1:7600"}, 2, "--insecure"},
 		"clear text, name":  {[]string{"watch", "--server", "http://localhost.example"}, 2, "--insecure"},
@@ -480,7 +528,7 @@ func TestEveryCommandWritesWhatProgramsRead(t *testing.T) {
 	r.write("all.yaml", upstream+"---\n"+binding)
 	for _, command := range []string{
 		"validate -f all.yaml", "apply -f all.yaml --dry-run", "apply -f all.yaml", "get", "get binding demo",
-		"sidecars", "token create", "delete sidecar pod-1", "delete -f all.yaml",
+		"sidecars", "token create", "explain --binding demo --call x", "delete sidecar pod-1", "delete -f all.yaml",
 	} {
 		args := strings.Fields(command)
 		var fromJSON, fromYAML map[string]any
