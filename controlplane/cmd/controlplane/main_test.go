@@ -158,12 +158,14 @@ func (p *process) get(path string) (int, string) {
 	return res.StatusCode, string(body)
 }
 
-// target runs what it is given, but refuses the bindings that it is told to.
+// target runs what it is given, but refuses what it is told to.
 type target struct {
-	refuse string // a binding's name
+	refuse       string // a binding's name
+	refusePolicy string // a policy's
 
-	mu   sync.Mutex // guards below
-	runs []string
+	mu      sync.Mutex // guards below
+	runs    []string
+	secrets map[string]string // "NAME/KEY": value
 }
 
 func (tg *target) Check(resource.Object) error { return nil }
@@ -171,7 +173,17 @@ func (tg *target) Check(resource.Object) error { return nil }
 func (tg *target) Apply(c *config.Config) (refused []config.Refusal) {
 	tg.mu.Lock()
 	defer tg.mu.Unlock()
-	tg.runs = nil
+	tg.runs, tg.secrets = nil, map[string]string{}
+	for _, s := range c.Secrets {
+		for key, value := range s.Values {
+			tg.secrets[s.Name+"/"+key] = value
+		}
+	}
+	for _, p := range c.Policies {
+		if p.Name == tg.refusePolicy {
+			refused = append(refused, config.Refusal{Kind: resource.KindPolicy, Name: p.Name, Reason: "no such CA file"})
+		}
+	}
 	for _, b := range c.Bindings {
 		if b.Name == tg.refuse {
 			refused = append(refused, config.Refusal{Kind: resource.KindBinding, Name: b.Name, Reason: "its path is taken here"})
@@ -186,6 +198,13 @@ func (tg *target) running() []string {
 	tg.mu.Lock()
 	defer tg.mu.Unlock()
 	return slices.Clone(tg.runs)
+}
+
+// secret is a value that it was given, as "NAME/KEY".
+func (tg *target) secret(of string) string {
+	tg.mu.Lock()
+	defer tg.mu.Unlock()
+	return tg.secrets[of]
 }
 
 // sidecar joins with a token and follows the control plane until the test ends.
