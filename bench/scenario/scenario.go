@@ -41,7 +41,7 @@ const (
 var all = map[string]Scenario{}
 
 // order is that of a run and a report. A scenario that is not named comes last.
-var order = []string{"path", "latency", "concurrency", "streaming", "sessions", "bridge", "federation", "memory", "boot", "soak"}
+var order = []string{"path", "latency", "concurrency", "streaming", "sessions", "bridge", "authorised", "federation", "memory", "boot", "soak"}
 
 // register adds a scenario, once for each name:  var _ = register(Scenario{...})
 func register(s Scenario) struct{} {

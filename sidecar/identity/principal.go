@@ -26,8 +26,9 @@ type Principal struct {
 	Claims json.RawMessage
 	// ClaimText are the strings among the claims, also those in objects, by path as in outriggerv1.ClaimPaths.
 	ClaimText map[string]string
-	// Key is the name of the Key, and KeyLabels are its labels.
+	// Key is the name of the Key, KeyHash what is kept of the key itself, and KeyLabels are its labels.
 	Key       string
+	KeyHash   string
 	KeyLabels map[string]string
 	// SPIFFEID is a certificate's, and DNSNames are its others.
 	SPIFFEID string

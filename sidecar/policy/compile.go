@@ -34,6 +34,7 @@ type Set struct {
 	principals bool    // whether expressions name the principal
 	mixed      bool    // whether an expression names the caller together with what is called
 	hints      bool
+	upstreams  bool // whether a policy is for some upstreams, or an expression names them
 
 	memory   atomic.Pointer[memory]
 	failures atomic.Uint64
@@ -103,6 +104,7 @@ func (s *Set) add(p *policy) {
 		s.audit = p
 	}
 	s.enforced = s.enforced || !p.audit
+	s.upstreams = s.upstreams || len(p.upstreams) > 0
 	for _, r := range p.rules {
 		r.place = len(s.rules)
 		s.rules = append(s.rules, r)
@@ -110,6 +112,7 @@ func (s *Set) add(p *policy) {
 		for _, e := range []*expression.Program{r.who, r.when} {
 			s.principals = s.principals || e != nil && e.Names(expression.NamePrincipal)
 			s.hints = s.hints || e != nil && e.Names(expression.NameHints)
+			s.upstreams = s.upstreams || e != nil && e.Names(expression.NameUpstream)
 		}
 		s.mixed = s.mixed || r.when != nil && r.when.Names(expression.NamePrincipal|expression.NameTenant)
 	}

@@ -58,6 +58,9 @@ func (s *Set) NeedsArguments(subject Subject, name []byte) (needed bool) {
 // NeedsHints reports whether any rule asks what tools say of themselves.
 func (s *Set) NeedsHints() bool { return s != nil && s.hints }
 
+// NeedsUpstream reports whether the answer may depend on which of the binding's upstreams has what is called.
+func (s *Set) NeedsUpstream() bool { return s != nil && s.upstreams }
+
 // Failures is how many evaluations of expressions have failed. Each counted as a rule that denies, or that does not allow.
 func (s *Set) Failures() uint64 {
 	if s == nil {

@@ -59,13 +59,17 @@ func noBatch() error {
 
 // member is a batch's message as an exchange of its own, which shares the connection.
 func (x *exchange) member(m mcp.Message) *exchange {
-	return &exchange{p: x.p, w: x.w, r: x.r, start: x.start, ep: x.ep, era: mcp.Legacy, msg: m, label: methodLabel(&m)}
+	return &exchange{p: x.p, w: x.w, r: x.r, start: x.start, ep: x.ep, guard: x.guard, who: x.who, era: mcp.Legacy, msg: m, label: methodLabel(&m)}
 }
 
 // tellMember carries a notification or response; there is no answer to show a failure in.
 func (x *exchange) tellMember(s *session.Session) {
 	x.status = http.StatusAccepted
-	if err := x.tell(s); err != nil {
+	err := x.authorise()
+	if err == nil {
+		err = x.tell(s)
+	}
+	if err != nil {
 		x.show(err)
 	}
 	x.p.record(x)
@@ -110,6 +114,9 @@ func (x *exchange) sendError(out *eventWriter, err error) {
 // callMember sends the messages of one request on the batch's stream. A client that leaves has not cancelled: then they
 // are read and not sent.
 func (x *exchange) callMember(s *session.Session, out *eventWriter) error {
+	if err := x.authorise(); err != nil {
+		return err
+	}
 	ctx, done, err := x.begin(s)
 	if err != nil {
 		return err
@@ -120,6 +127,9 @@ func (x *exchange) callMember(s *session.Session, out *eventWriter) error {
 		return lostSession(s, err)
 	}
 	defer a.Close()
+	if err := x.filter(a); err != nil {
+		return err
+	}
 	if a.Body != nil {
 		body, err := readAnswer(a.Body)
 		if err != nil {

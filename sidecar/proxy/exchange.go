@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -27,9 +28,11 @@ type exchange struct {
 	r     *http.Request
 	start time.Time
 
-	ep     *endpoint // set by step 1
-	body   []byte    // the request's body; held until release
-	pooled *[]byte   // where body came from; nil until its reading began, and when it has memory of its own
+	ep     *endpoint           // set by step 1
+	guard  *guard              // the endpoint's, when the request came; nil for none
+	who    *identity.Principal // who calls; nil where nobody is asked
+	body   []byte              // the request's body; held until release
+	pooled *[]byte             // where body came from; nil until its reading began, and when it has memory of its own
 	batch  bool
 	msg    mcp.Message
 	era    mcp.Era
@@ -41,7 +44,9 @@ type exchange struct {
 	reason  string
 	status  int // HTTP status written; 0 while nothing was
 	out     int64
-	aborted bool // the answer broke off: the connection must not look complete
+	aborted bool    // the answer broke off: the connection must not look complete
+	decided decided // the rule that allowed or refused it
+	shadow  decided // the rule of an audit-only policy that would have refused it
 }
 
 // keptBody is the largest body buffer that goes back to the pool.
@@ -210,8 +215,16 @@ func lists(accept []string, ranges ...string) bool {
 
 // call is the exchange's message as a server gets it.
 func (x *exchange) call() *upstream.Call {
-	x.sent = upstream.Call{Message: &x.msg, Header: x.r.Header, Principal: principal(x.r.Header), Binding: x.ep.name}
+	x.sent = upstream.Call{Message: &x.msg, Header: x.r.Header, Principal: x.caller(), Binding: x.ep.name}
 	return &x.sent
+}
+
+// caller is who calls, as what is kept for callers is told apart. Where nobody is asked, it is what their credential is.
+func (x *exchange) caller() string {
+	if x.who != nil {
+		return x.who.ID
+	}
+	return principal(x.r.Header)
 }
 
 // principal tells callers apart whose requests carry a credential, by a digest of it: nothing here checks what it is

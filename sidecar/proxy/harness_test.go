@@ -80,6 +80,12 @@ type rig struct {
 // newRig serves upstream up through a binding, as changed. Up may be a spec or an upstream.Server.
 func newRig(t testing.TB, up any, change ...func(*outriggerv1.Binding)) *rig {
 	t.Helper()
+	return newRigWith(t, func(*Options) {}, up, change...)
+}
+
+// newRigWith is newRig with other options.
+func newRigWith(t testing.TB, options func(*Options), up any, change ...func(*outriggerv1.Binding)) *rig {
+	t.Helper()
 	r := &rig{t: t, reg: prometheus.NewRegistry(), log: &syncBuffer{}, access: &syncBuffer{}}
 	log := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	dial := Dialer{Log: log, CredentialsDir: t.TempDir(), Version: "test"}.Dial
@@ -93,7 +99,9 @@ func newRig(t testing.TB, up any, change ...func(*outriggerv1.Binding)) *rig {
 		dial = up
 	}
 	access := telemetry.NewAccessLog(r.access)
-	r.Proxy = New(Options{Log: log, Metrics: telemetry.NewMetrics(r.reg, "test"), Access: access, Dial: dial})
+	o := Options{Log: log, Metrics: telemetry.NewMetrics(r.reg, "test"), Access: access, Dial: dial}
+	options(&o)
+	r.Proxy = New(o)
 	r.config = &config.Config{Generation: "1", Upstreams: []*outriggerv1.Upstream{spec}, Bindings: []*outriggerv1.Binding{binding(change...)}}
 	if refused := r.Apply(r.config); len(refused) > 0 {
 		t.Fatalf("Apply refused %v", refused)
@@ -175,6 +183,7 @@ func (r *rig) apply(change func(*config.Config)) []config.Refusal {
 	for _, b := range r.config.Bindings {
 		next.Bindings = append(next.Bindings, proto.CloneOf(b))
 	}
+	next.Policies, next.Tenants, next.Keys = r.config.Policies, r.config.Tenants, r.config.Keys
 	change(next)
 	r.config = next
 	return r.Apply(next)

@@ -31,6 +31,7 @@ func (p *Proxy) Ready(ctx context.Context) []error {
 		mu       sync.Mutex
 		problems []error
 	)
+	problems = append(problems, t.closed()...)
 	for s := range t.offered() {
 		wait.Go(func() {
 			if err := s.Check(ctx); err != nil {
@@ -42,6 +43,16 @@ func (p *Proxy) Ready(ctx context.Context) []error {
 	}
 	wait.Wait()
 	slices.SortFunc(problems, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
+	return problems
+}
+
+// closed are the bindings at which nothing is allowed for want of a policy that can run.
+func (t *table) closed() (problems []error) {
+	for _, ep := range t.endpoints {
+		if g := ep.guard.Load(); g != nil && g.closed != "" {
+			problems = append(problems, fmt.Errorf("binding %q allows nothing: %s", ep.name, g.closed))
+		}
+	}
 	return problems
 }
 
@@ -66,6 +77,10 @@ func withCause(err error) error {
 func (p *Proxy) Running() *config.Config {
 	t := p.table.Load()
 	c := &config.Config{Generation: t.generation}
+	if t.config != nil {
+		c.Policies, c.Tenants, c.Keys, c.Secrets = t.config.Policies, t.config.Tenants, t.config.Keys, t.config.Secrets
+		c.Missing = t.config.Missing
+	}
 	for _, s := range t.servers {
 		if s.spec != nil {
 			c.Upstreams = append(c.Upstreams, s.spec)

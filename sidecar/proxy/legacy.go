@@ -34,6 +34,9 @@ func (x *exchange) serveLegacy() error {
 	if err != nil {
 		return err
 	}
+	if err := x.authorise(); err != nil {
+		return err
+	}
 	if x.msg.Kind == mcp.Request {
 		return x.callSession(s)
 	}
@@ -51,11 +54,19 @@ func (x *exchange) session() (*session.Session, error) {
 		return nil, &refusal{status: http.StatusBadRequest, code: mcp.CodeInvalidRequest, reason: "session_required",
 			message: "exactly one Mcp-Session-Id header is required: initialize first"}
 	}
-	if s := x.ep.sessions.Get(ids[0]); s != nil {
+	if s := x.ep.sessions.Get(ids[0], x.ownerID()); s != nil {
 		return s, nil
 	}
 	return nil, &refusal{status: http.StatusNotFound, code: mcp.CodeInvalidRequest, reason: "session_unknown",
 		message: "this session is unknown or has ended: initialize again"}
+}
+
+// ownerID is whose the sessions are that the request may open and use; empty where nobody is asked.
+func (x *exchange) ownerID() string {
+	if x.who == nil {
+		return ""
+	}
+	return x.who.ID
 }
 
 // callSession carries a request. Its context is the session's: a client that leaves has not cancelled.
@@ -70,6 +81,9 @@ func (x *exchange) callSession(s *session.Session) error {
 		return lostSession(s, err)
 	}
 	defer a.Close()
+	if err := x.filter(a); err != nil {
+		return err
+	}
 	if a.Events != nil {
 		return x.keep(s.NewStream(), s.Version, a.Events)
 	}
@@ -116,6 +130,9 @@ func lostSession(s *session.Session, err error) error {
 func (x *exchange) initialize() error {
 	if len(x.msg.Raw) > maxInitialize {
 		return tooLarge(maxInitialize)
+	}
+	if err := x.authorise(); err != nil {
+		return err
 	}
 	served, err := x.ep.server.Eras(upstream.WithVia(x.r.Context(), x.r.Header))
 	if err != nil {
@@ -165,7 +182,7 @@ func (x *exchange) welcome(up upstream.Session, a *upstream.Answer) error {
 		x.closeUpstream(up)
 		return &upstream.Error{Kind: upstream.BadAnswer, Upstream: x.ep.server.name, Detail: err.Error()}
 	}
-	s := x.ep.sessions.Add(up, version)
+	s := x.ep.sessions.Add(up, version, x.ownerID())
 	if s == nil { // the endpoint was replaced meanwhile
 		x.closeUpstream(up)
 		return &refusal{status: http.StatusServiceUnavailable, code: mcp.CodeInternalError, reason: "reconfigured",

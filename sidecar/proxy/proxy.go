@@ -20,6 +20,7 @@ import (
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/federate"
+	"github.com/outrigger-mesh/outrigger/sidecar/identity/authn"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -42,12 +43,17 @@ type Options struct {
 	// Via is the name of this process in Via headers, as Dial's servers send it. Empty: requests that come round are
 	// not noticed.
 	Via string
+	// Callers compiles how callers prove who they are. Nil: a Policy that asks for it is refused, and nothing is allowed.
+	Callers *authn.Authenticators
+	// Pepper is what the hashes of Keys are made with. Where it fails, bindings that take keys allow nothing. Nil: nothing.
+	Pepper func() ([]byte, error)
 }
 
 // Proxy serves the endpoints of the configuration last applied.
 type Proxy struct {
 	Options
-	table atomic.Pointer[table]
+	table     atomic.Pointer[table]
+	documents atomic.Pointer[map[string][]byte] // protected-resource metadata by path; nil for none
 
 	applying sync.Mutex     // held by Apply, Drain and Close
 	retiring sync.WaitGroup // goroutines that wait for replaced endpoints and servers
@@ -81,10 +87,16 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (p *Proxy) serve(x *exchange) error {
 	ep, err := p.enter(x.r.URL.Path) // 1. which binding
 	if err != nil {
+		if x.serveMetadata() {
+			return nil
+		}
 		return err
 	}
 	x.ep = ep
 	if err := ep.admit(x.r); err != nil { // 2. whether it may be here
+		return err
+	}
+	if err := x.identify(); err != nil { // and who it is
 		return err
 	}
 	if x.r.Method != http.MethodPost {
@@ -137,6 +149,9 @@ func (p *Proxy) record(x *exchange) {
 		Time: x.start, Era: x.era.String(), Method: x.label, Name: x.msg.Name, Remote: x.r.RemoteAddr, Status: x.status,
 		Outcome: x.outcome, Reason: x.reason, Took: time.Since(x.start), BytesIn: int64(len(x.body)), BytesOut: x.out,
 	}
+	if x.ep == nil && x.reason == "" {
+		return // metadata, which are no call
+	}
 	if x.ep == nil {
 		p.Metrics.RefusalOutside(x.reason)
 		line.Name = []byte(x.r.URL.Path) // what was asked for in vain
@@ -146,6 +161,10 @@ func (p *Proxy) record(x *exchange) {
 			x.ep.metrics.Refusal(x.reason)
 		}
 		line.Binding, line.Upstream = x.ep.name, x.ep.server.name
+		line.Policy, line.Rule, line.AuditPolicy, line.AuditRule = x.decided.policy, x.decided.rule, x.shadow.policy, x.shadow.rule
+		if x.who != nil {
+			line.Principal, line.Tenant = x.who.ID, x.who.Tenant
+		}
 	}
 	if p.Access == nil || x.ep != nil && !x.ep.accessLog {
 		return

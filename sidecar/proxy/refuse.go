@@ -14,15 +14,16 @@ import (
 
 // refusal is an answer that the sidecar gives itself because of what the client sent.
 type refusal struct {
-	status  int    // HTTP
-	code    int    // JSON-RPC
-	reason  string // short and stable: a metric label
-	message string // for the client
-	data    []byte // raw JSON, may be nil
-	allow   string // for 405
-	retry   int    // Retry-After in seconds, 0 for none
-	close   bool   // the connection cannot be used again
-	asRPC   bool   // on the legacy wire, answer a request with 200 as any JSON-RPC error
+	status    int    // HTTP
+	code      int    // JSON-RPC
+	reason    string // short and stable: a metric label
+	message   string // for the client
+	data      []byte // raw JSON, may be nil
+	allow     string // for 405
+	challenge string // WWW-Authenticate, empty for none
+	retry     int    // Retry-After in seconds, 0 for none
+	close     bool   // the connection cannot be used again
+	asRPC     bool   // on the legacy wire, answer a request with 200 as any JSON-RPC error
 }
 
 func (r *refusal) Error() string { return r.message }
@@ -46,6 +47,9 @@ func (x *exchange) refuse(err error) {
 	if errors.As(err, &r) {
 		if r.allow != "" {
 			h.Set("Allow", r.allow)
+		}
+		if r.challenge != "" {
+			h.Set("WWW-Authenticate", r.challenge)
 		}
 		if r.close && x.r.ProtoMajor == 1 { // in HTTP/2 it would end all other streams' connection too
 			h.Set("Connection", "close")

@@ -26,6 +26,9 @@ func (x *exchange) serveStateless() error {
 		return unsupported(served, "this server speaks MCP with sessions only: initialize with a version it supports",
 			x.msg.MetaVersion)
 	}
+	if err := x.authorise(); err != nil {
+		return err
+	}
 	if err := x.ep.server.mirrors.check(x); err != nil {
 		return err
 	}
@@ -35,6 +38,9 @@ func (x *exchange) serveStateless() error {
 	}
 	defer a.Close()
 	if err := x.ep.server.mirrors.learn(x, a); err != nil {
+		return err
+	}
+	if err := x.filter(a); err != nil {
 		return err
 	}
 	switch {

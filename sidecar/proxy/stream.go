@@ -169,15 +169,20 @@ func (x *exchange) relay(events upstream.EventStream) error {
 	out := x.openEvents()
 	defer out.close()
 	listen := x.msg.Method == mcp.MethodListen
-	if listen {
-		stop := context.AfterFunc(x.ep.ended, func() { events.Close() })
+	ended, lasts := x.last(listen, out)
+	defer lasts.drop()
+	if ended != nil {
+		stop := context.AfterFunc(ended, func() { events.Close() })
 		defer stop()
 	}
 	answered := false
 	for {
 		data, err := out.next(events)
 		if err != nil {
-			return x.endRelay(out, err, listen && !answered)
+			return x.endRelay(out, err, ended, listen && !answered)
+		}
+		if !x.mayHear(data) {
+			continue
 		}
 		outcome := mcp.PeekOutcome(data)
 		x.outcome = recorded(outcome)
@@ -185,14 +190,18 @@ func (x *exchange) relay(events upstream.EventStream) error {
 		if err := out.sendData(data); err != nil {
 			return errClientGone
 		}
+		lasts.heard()
 	}
 }
 
 // endRelay ends an answer whose events ended with err; listens is whether that is an unanswered subscription's.
-func (x *exchange) endRelay(out *eventWriter, err error, listens bool) error {
+func (x *exchange) endRelay(out *eventWriter, err error, ended context.Context, listens bool) error {
+	over := ended != nil && ended.Err() != nil
 	switch {
-	case listens && x.ep.ended.Err() != nil:
+	case listens && over:
 		return out.sendData(x.listenEnd())
+	case over:
+		out.fail(credentialEnded())
 	case err != io.EOF:
 		out.fail(err)
 	}
@@ -218,6 +227,12 @@ func (x *exchange) keep(st *session.Stream, version string, events upstream.Even
 	defer gone.Undo()
 	out := x.openEvents()
 	defer out.close()
+	ended, lasts := x.last(false, out)
+	defer lasts.drop()
+	if ended != nil {
+		stop := context.AfterFunc(ended, func() { events.Close() })
+		defer stop()
+	}
 	if first := priming(version, reader); first.HasID && out.send(first) != nil {
 		reader.Detach()
 	}
@@ -225,6 +240,9 @@ func (x *exchange) keep(st *session.Stream, version string, events upstream.Even
 		data, err := out.next(events)
 		if err == io.EOF {
 			return nil
+		}
+		if err != nil && ended != nil && ended.Err() != nil {
+			err = credentialEnded()
 		}
 		data = x.keepable(data, err)
 		number, mine := st.Append(data, reader)
@@ -270,13 +288,18 @@ func (x *exchange) follow(r *session.Reader, first mcp.Event) error {
 		_ = out.send(first)
 	}
 	_ = out.flush() // the head; a client that is gone ends the request's context
+	ended, lasts := x.last(true, out)
+	defer lasts.drop()
 	for {
-		number, data, err := r.Next(x.r.Context(), x.ep.ended)
+		number, data, err := r.Next(x.r.Context(), ended)
 		if err != nil {
 			if x.r.Context().Err() != nil && !errors.Is(err, io.EOF) {
 				x.outcome = telemetry.Cancelled
 			}
 			return nil
+		}
+		if !x.mayHear(data) {
+			continue
 		}
 		out.id = r.Stream().AppendEventID(out.id[:0], number)
 		if err := out.sendNow(mcp.Event{ID: out.id, HasID: true, Data: data}); err != nil {

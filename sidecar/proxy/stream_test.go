@@ -199,7 +199,7 @@ func TestALegacyClientThatLeavesCanComeBack(t *testing.T) {
 			s.leave()
 			eventually(t, "the sidecar has noticed", func() bool {
 				events.feed <- progressNote
-				st := r.table.Load().endpoints["/mcp"].sessions.Get(h[mcp.HeaderSessionID])
+				st := r.table.Load().endpoints["/mcp"].sessions.Get(h[mcp.HeaderSessionID], "")
 				reader, err := st.Resume(first.id)
 				if err != nil {
 					t.Fatal(err)

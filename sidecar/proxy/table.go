@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -25,6 +26,7 @@ const retireTimeout = 5 * time.Minute
 // table is a configuration, compiled: what a request looks up. It is not changed once stored.
 type table struct {
 	generation string
+	config     *config.Config       // as it came
 	endpoints  map[string]*endpoint // by path
 	servers    map[string]*server   // by name: upstreams, and what is made of several of them
 }
@@ -61,6 +63,11 @@ type endpoint struct {
 	keepAlive   time.Duration
 	accessLog   bool
 	via         string // Options.Via
+
+	guarding guarding              // what sort of guard it has; another sort is another endpoint's
+	guard    atomic.Pointer[guard] // nil: everyone may call everything
+	audience audience              // of guard
+	hints    hints
 
 	ended context.Context // done once drain was called: open streams end
 	drain context.CancelFunc
@@ -116,6 +123,7 @@ func (p *Proxy) applyLocked(c *config.Config) []config.Refusal {
 	old := p.table.Load()
 	next := &table{
 		generation: c.Generation,
+		config:     c,
 		endpoints:  make(map[string]*endpoint, len(c.Bindings)),
 		servers:    make(map[string]*server, len(c.Upstreams)),
 	}
@@ -134,7 +142,9 @@ func (p *Proxy) applyLocked(c *config.Config) []config.Refusal {
 			refused = append(refused, config.Refusal{Kind: "Binding", Name: b.GetName(), Reason: err.Error()})
 		}
 	}
+	refused = append(refused, p.guardAll(c, old, next)...)
 	p.table.Store(next)
+	p.publishMetadata(next)
 	p.retire(old, next)
 	if p.draining.Load() {
 		next.drain()
@@ -219,7 +229,8 @@ func (p *Proxy) newEndpoint(b *outriggerv1.Binding, running *endpoint, next *tab
 	if err != nil {
 		return nil, err
 	}
-	if running != nil && running.hash == hash && slices.Equal(running.upstreams(), members) {
+	guarding := next.guardingOf(b.GetName())
+	if running != nil && running.hash == hash && running.guarding == guarding && slices.Equal(running.upstreams(), members) {
 		next.servers[running.server.name] = running.server
 		return running, nil
 	}
@@ -239,6 +250,7 @@ func (p *Proxy) newEndpoint(b *outriggerv1.Binding, running *endpoint, next *tab
 		limits:      mcp.Limits{MaxDepth: int(full.GetLimits().GetMaxDepth())},
 		readTimeout: full.GetLimits().GetReadTimeout().AsDuration(),
 		keepAlive:   full.GetKeepAlive().AsDuration(),
+		guarding:    guarding,
 		accessLog:   full.GetAccessLog(),
 		via:         p.Via,
 	}

@@ -217,7 +217,7 @@ func TestAnInvalidCallDoesNotWaitForTheServer(t *testing.T) {
 func TestASessionsCallsInFlightAreBoundedOnTheWire(t *testing.T) {
 	r := newRig(t, &fake{})
 	h := r.initializeAs(mcp.Version20250326)
-	s := r.table.Load().endpoints["/mcp"].sessions.Get(h[mcp.HeaderSessionID])
+	s := r.table.Load().endpoints["/mcp"].sessions.Get(h[mcp.HeaderSessionID], "")
 	for {
 		_, done, err := s.Begin([]byte("0"))
 		if err != nil {

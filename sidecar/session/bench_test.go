@@ -22,7 +22,7 @@ func BenchmarkGet(b *testing.B) {
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
-				if st.Get(ids[i%n]) == nil {
+				if st.Get(ids[i%n], "") == nil {
 					b.Fatal("lost")
 				}
 				i += 7919 // not in the order of memory
@@ -34,7 +34,7 @@ func BenchmarkGet(b *testing.B) {
 func TestLookingUpASessionDoesNotAllocate(t *testing.T) {
 	st, open, _ := newStore(t, many)
 	id := open().ID
-	if n := testing.AllocsPerRun(100, func() { st.Get(id) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { st.Get(id, "") }); n != 0 {
 		t.Errorf("%v allocations, want 0", n)
 	}
 }

@@ -35,7 +35,7 @@ func newHanging(t *testing.T, n int, s Settings) (st *Store, all []*Session, h h
 		if err := st.Reserve(); err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, st.Add(h, "2025-11-25"))
+		all = append(all, st.Add(h, "2025-11-25", ""))
 	}
 	return st, all, h
 }
@@ -80,7 +80,7 @@ func TestEndingsAreBoundedAndCloseWaitsForThem(t *testing.T) {
 		}
 		live := 0
 		for _, s := range all { // those that wait for their end are used again
-			if st.Get(s.ID) != nil {
+			if st.Get(s.ID, "") != nil {
 				live++
 			}
 		}
@@ -108,7 +108,7 @@ func TestAFullStoreRefusesWhileTheServerIsSlowToEndOthers(t *testing.T) {
 			if err := st.Reserve(); err != nil {
 				t.Fatalf("Reserve %d: %v", i, err)
 			}
-			st.Add(h, "2025-11-25")
+			st.Add(h, "2025-11-25", "")
 		}
 		synctest.Wait()
 		if err := st.Reserve(); !errors.Is(err, ErrFull) || h.under.Load() != closers {

@@ -70,6 +70,16 @@ func (c *Session) opened(ok bool) (st *Stream, r *Reader) {
 	return st, st.attachLocked(st.sent)
 }
 
+// openStream is the stream outside of calls; nil where none is open.
+func (c *Session) openStream() *Stream {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if st := c.general; st != nil && st.ended.IsZero() {
+		return st
+	}
+	return nil
+}
+
 // keep appends a server's messages to the stream until they end. A server that has forgotten the session ends it.
 func (c *Session) keep(st *Stream, events upstream.EventStream) {
 	defer events.Close()

@@ -39,7 +39,7 @@ func newStore(t testing.TB, s Settings) (*Store, func() *Session, *atomic.Int32)
 		if err := st.Reserve(); err != nil {
 			t.Fatalf("Reserve: %v", err)
 		}
-		return st.Add(closeCounter{closed: closed}, "2025-11-25")
+		return st.Add(closeCounter{closed: closed}, "2025-11-25", "")
 	}, closed
 }
 
@@ -50,17 +50,17 @@ func TestAnUnusedSessionEndsAtTheServerToo(t *testing.T) {
 		st, open, closed := newStore(t, roomy)
 		s := open()
 		time.Sleep(50 * time.Second)
-		if st.Get(s.ID) == nil {
+		if st.Get(s.ID, "") == nil {
 			t.Fatal("gone before its idle time")
 		}
 		time.Sleep(50 * time.Second)
-		if st.Get(s.ID) == nil {
+		if st.Get(s.ID, "") == nil {
 			t.Fatal("use did not renew it")
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if st.Get(s.ID) != nil || closed.Load() != 1 {
-			t.Errorf("after two idle times: alive %v, server told %d times; want dead, once", st.Get(s.ID) != nil, closed.Load())
+		if st.Get(s.ID, "") != nil || closed.Load() != 1 {
+			t.Errorf("after two idle times: alive %v, server told %d times; want dead, once", st.Get(s.ID, "") != nil, closed.Load())
 		}
 		if s.Context().Err() == nil {
 			t.Error("its context goes on")
@@ -75,7 +75,7 @@ func TestASessionInUseOutlivesTheIdleTime(t *testing.T) {
 		_, done, _ := calling.Begin([]byte("1"))
 		r := listening.NewStream().Attach()
 		time.Sleep(time.Hour)
-		if st.Get(calling.ID) == nil || st.Get(listening.ID) == nil {
+		if st.Get(calling.ID, "") == nil || st.Get(listening.ID, "") == nil {
 			t.Error("a session with a call or a stream open was ended")
 		}
 		done()
@@ -308,7 +308,7 @@ func TestEndedStreamsAreForgotten(t *testing.T) {
 		}
 		time.Sleep(2 * keepEnded)
 		synctest.Wait()
-		if streams, bytes := st.Get(s.ID).held(); streams != 0 || bytes != 0 {
+		if streams, bytes := st.Get(s.ID, "").held(); streams != 0 || bytes != 0 {
 			t.Errorf("%d streams and %d bytes kept past their time, want none", streams, bytes)
 		}
 	})

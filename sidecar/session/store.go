@@ -15,7 +15,9 @@ import (
 	"encoding/base64"
 	"errors"
 	"log/slog"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -131,10 +133,11 @@ func (s *Store) yieldLocked(now time.Time) bool {
 	return true
 }
 
-// Add fills a reserved place with a session just opened at the server, under the version agreed on. It returns nil when
-// the Store was closed meanwhile; the caller then still owns up.
-func (s *Store) Add(up upstream.Session, version string) *Session {
+// Add fills a reserved place with a session just opened at the server, under the version agreed on, for an owner. It
+// returns nil when the Store was closed meanwhile; the caller then still owns up.
+func (s *Store) Add(up upstream.Session, version, owner string) *Session {
 	c := newSession(s, up, version)
+	c.owner = owner
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reserved--
@@ -145,15 +148,28 @@ func (s *Store) Add(up upstream.Session, version string) *Session {
 	return c
 }
 
-// Get finds a live session and marks it used; nil when unknown or ended.
-func (s *Store) Get(id string) *Session {
+// Get finds a live session and marks it used; nil when unknown or ended, or another owner's: an id alone opens nothing.
+func (s *Store) Get(id, owner string) *Session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.sessions[id]
-	if c != nil {
-		c.used.Store(time.Now().UnixNano()) // under the lock: the sweeper sees it, or has taken the session out
+	if c == nil || c.owner != owner {
+		return nil
 	}
+	c.used.Store(time.Now().UnixNano()) // under the lock: the sweeper sees it, or has taken the session out
 	return c
+}
+
+// Announce adds a message to the stream outside of calls of every session that has one open. data is not changed after.
+func (s *Store) Announce(data []byte) {
+	s.mu.Lock()
+	all := slices.Collect(maps.Values(s.sessions))
+	s.mu.Unlock()
+	for _, c := range all {
+		if st := c.openStream(); st != nil {
+			st.Append(data, nil)
+		}
+	}
 }
 
 // Len is how many sessions are live.
@@ -293,6 +309,7 @@ type Session struct {
 	ID       string
 	Version  string // protocol version agreed on at initialize
 	Upstream upstream.Session
+	owner    string // who opened it; empty where nobody is asked
 	store    *Store
 	ctx      lazyctx.Context // ends with the session
 

@@ -28,6 +28,11 @@ type Line struct {
 	Status   int // HTTP
 	Outcome  Outcome
 	Reason   string // of a refusal or failure
+	// Principal and Tenant are who called; empty where nobody was asked.
+	Principal, Tenant string
+	// Policy and Rule decided whether it might; AuditPolicy and AuditRule would have refused it.
+	Policy, Rule, AuditPolicy, AuditRule string
+
 	Took     time.Duration
 	BytesIn  int64
 	BytesOut int64
@@ -165,6 +170,12 @@ func (c *clock) appendLine(b []byte, l *Line) []byte {
 	b = appendNumber(b, `,"status":`, int64(l.Status))
 	b = appendField(b, `,"outcome":"`, l.Outcome.String())
 	b = appendField(b, `,"reason":"`, l.Reason)
+	b = appendField(b, `,"principal":"`, l.Principal)
+	b = appendField(b, `,"tenant":"`, l.Tenant)
+	b = appendField(b, `,"policy":"`, l.Policy)
+	b = appendField(b, `,"rule":"`, l.Rule)
+	b = appendField(b, `,"audit_policy":"`, l.AuditPolicy)
+	b = appendField(b, `,"audit_rule":"`, l.AuditRule)
 	b = appendNumber(b, `,"duration_us":`, l.Took.Microseconds())
 	b = appendNumber(b, `,"bytes_in":`, l.BytesIn)
 	b = appendNumber(b, `,"bytes_out":`, l.BytesOut)

@@ -5,6 +5,7 @@
 package telemetry
 
 import (
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -54,6 +55,7 @@ type Metrics struct {
 	refusals *prometheus.CounterVec
 	streams  *prometheus.GaugeVec
 	sessions *prometheus.GaugeVec
+	denials  *prometheus.CounterVec
 }
 
 // NewMetrics registers the call metrics and the build's.
@@ -78,12 +80,16 @@ func NewMetrics(reg prometheus.Registerer, version string) *Metrics {
 			Help: "Legacy sessions alive.",
 		}, []string{"binding"}),
 	}
+	m.denials = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "outrigger_policy_denials_total",
+		Help: "Calls that rules refused, by the policy and rule that did; enforced is false for those that an audit-only policy would have refused.",
+	}, []string{"binding", "policy", "rule", "enforced"})
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "outrigger_build_info", Help: "Always 1; its labels tell the build.",
 		ConstLabels: prometheus.Labels{"version": version},
 	})
 	build.Set(1)
-	reg.MustRegister(m.duration, m.refusals, m.streams, m.sessions, build)
+	reg.MustRegister(m.duration, m.refusals, m.streams, m.sessions, m.denials, build)
 	return m
 }
 
@@ -134,6 +140,7 @@ func (m *Metrics) Forget(name string) {
 	m.refusals.DeletePartialMatch(label)
 	m.streams.DeletePartialMatch(label)
 	m.sessions.DeletePartialMatch(label)
+	m.denials.DeletePartialMatch(label)
 }
 
 // Observe counts one call.
@@ -155,6 +162,11 @@ func (b *Binding) Observe(era mcp.Era, method string, o Outcome, took time.Durat
 // Refusal counts an answer that the sidecar gave itself.
 func (b *Binding) Refusal(reason string) {
 	b.metrics.refusals.WithLabelValues(b.name, reason).Inc()
+}
+
+// Denial counts a call that rules refused, or would have.
+func (b *Binding) Denial(policy, rule string, enforced bool) {
+	b.metrics.denials.WithLabelValues(b.name, policy, rule, strconv.FormatBool(enforced)).Inc()
 }
 
 // RefusalOutside counts a refusal of a request that reached no binding.

@@ -61,6 +61,13 @@ type Session interface {
 	Close(ctx context.Context) error
 }
 
+// Directory is a Server made of several.
+type Directory interface {
+	// Owner is the name of the server that has the tool, the prompt or the resource which such a method is about, as the
+	// caller of c sees it; empty where that is not known. It may wait as long as the call itself would.
+	Owner(ctx context.Context, c *Call, method, name string) string
+}
+
 // Call is one JSON-RPC message on its way to a server.
 type Call struct {
 	// Message is what the client sent, scanned. The callee does not keep it after the Answer is closed.

@@ -134,6 +134,14 @@ func (s *Server) knowsNoSessions(ctx context.Context, err error) bool {
 // Check implements upstream.Server.
 func (s *Server) Check(ctx context.Context) error { return s.inner.Check(ctx) }
 
+// Owner implements upstream.Directory where what is behind does.
+func (s *Server) Owner(ctx context.Context, c *upstream.Call, method, name string) string {
+	if d, ok := s.inner.(upstream.Directory); ok {
+		return d.Owner(ctx, c, method, name)
+	}
+	return ""
+}
+
 // Close implements upstream.Server: it ends the sessions, then the wrapped server.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()

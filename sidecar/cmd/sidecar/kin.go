@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,10 @@ type kin struct {
 	identity *config.Identity // set before has is closed
 	has      chan struct{}
 
+	joins    bool                   // whether there is an identity to wait for
+	pepper   atomic.Pointer[[]byte] // of the fleet's keys; nil until the identity is there
+	peppered func()                 // told of another pepper; nil for nobody
+
 	server atomic.Pointer[grpc.Server] // nil until the port is served
 }
 
@@ -42,7 +47,7 @@ func newKin(o *options, log *slog.Logger) (*kin, error) {
 	if len(o.controlPlanes) == 0 || o.plaintext {
 		return k, nil
 	}
-	k.holder.ID = o.nodeID
+	k.holder.ID, k.joins = o.nodeID, true
 	if o.peerListen == "" {
 		return k, nil
 	}
@@ -80,7 +85,28 @@ func (k *kin) seal(r *outriggerv1.KeyRing) error {
 	if k == nil {
 		return nil
 	}
-	return k.sealer.Swap(r)
+	if err := k.sealer.Swap(r); err != nil {
+		return err
+	}
+	pepper := r.GetPepper()
+	if old := k.pepper.Swap(&pepper); (old == nil || !bytes.Equal(*old, pepper)) && k.peppered != nil {
+		k.peppered()
+	}
+	return nil
+}
+
+var errNoPepper = errors.New("what they are hashed with comes with this sidecar's identity, which it does not have yet")
+
+// saltOfKeys is what the hashes of Keys are made with. Without a control plane there is nothing to make them with.
+func (k *kin) saltOfKeys() ([]byte, error) {
+	if !k.joins {
+		return nil, nil
+	}
+	pepper := k.pepper.Load()
+	if pepper == nil {
+		return nil, errNoPepper
+	}
+	return *pepper, nil
 }
 
 // joined takes over the identity. It is called once.

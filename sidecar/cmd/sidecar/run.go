@@ -23,6 +23,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
 	"github.com/outrigger-mesh/outrigger/sidecar/http1"
+	"github.com/outrigger-mesh/outrigger/sidecar/identity/authn"
+	"github.com/outrigger-mesh/outrigger/sidecar/identity/jwt"
 	"github.com/outrigger-mesh/outrigger/sidecar/proxy"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
 )
@@ -51,10 +53,13 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 		Log: log, CredentialsDir: o.credentialsDir, Version: buildVersion(), Sealer: k.sealer, Holder: k.holder, Peers: k.peers(),
 		Via: "outrigger-" + rand.Text(), Answers: budget.New(budgetBytes()), Lists: budget.New(budgetBytes()),
 	}
+	issuers := jwt.New(jwt.Options{Log: log, Registerer: reg})
 	p := proxy.New(proxy.Options{
 		Log: log, Metrics: telemetry.NewMetrics(reg, buildVersion()), Access: access,
 		Dial: dialer.Dial, Outside: dialer.Outside, Federate: dialer.Federate, Via: dialer.Via,
+		Callers: authn.New(authn.Options{Log: log, Issuers: issuers, Registerer: reg}), Pepper: k.saltOfKeys,
 	})
+	k.peppered = func() { p.Refresh() }
 	reg.MustRegister(p.Upstreams())
 	src, err := newSource(o, p, k, reg, log)
 	if err != nil {
@@ -64,7 +69,7 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	s := &servers{o: o, log: log, proxy: p, kin: k, mcp: mcpServer(p, tlsConfig, log), hangups: hangups}
+	s := &servers{o: o, log: log, proxy: p, kin: k, issuers: issuers, mcp: mcpServer(p, tlsConfig, log), hangups: hangups}
 	s.admin = adminServer(o, p, reg, src)
 	if err := s.listen(); err != nil {
 		return err
@@ -88,12 +93,13 @@ func address(l net.Listener) string {
 
 // servers are the process's two ports and what stops with them.
 type servers struct {
-	o     *options
-	log   *slog.Logger
-	proxy *proxy.Proxy
-	kin   *kin
-	mcp   server
-	admin *http.Server // nil for none
+	o       *options
+	log     *slog.Logger
+	proxy   *proxy.Proxy
+	kin     *kin
+	issuers *jwt.Issuers
+	mcp     server
+	admin   *http.Server // nil for none
 
 	hangups       <-chan os.Signal
 	mcpListener   net.Listener
@@ -166,6 +172,9 @@ func (s *servers) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	s.proxy.Close(ctx)
+	if err := s.issuers.Close(ctx); err != nil {
+		s.log.Warn("keys of issuers were still being fetched", "error", err)
+	}
 	s.kin.close()
 	_ = s.mcpListener.Close() // it may be closed already
 	if s.admin != nil {
