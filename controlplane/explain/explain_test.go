@@ -179,7 +179,7 @@ func TestCallsAreExplained(t *testing.T) {
 		"scopes":                {`"binding":"desk","tool":"put","arguments":{},` + jo + `,"scopes":["write","put"]}`, "+l desk/write", ""},
 		"arguments":             {`"binding":"desk","tool":"read_file","arguments":{"path":"/srv/x"}`, "+l desk/public", ""},
 		"other arguments":       {`"binding":"desk","tool":"read_file","arguments":{"path":"/etc/x"}`, "-l default/", "no rule allows it"},
-		"no arguments":          {`"binding":"desk","tool":"read_file"`, "+l desk/public", "Without arguments this is whether some may be allowed"},
+		"no arguments":          {`"binding":"desk","tool":"read_file"`, "+l desk/public", "Without arguments this is whether some may be"},
 		"hints":                 {`"binding":"desk","tool":"hinted","arguments":{},"hints":{"readOnly":true}`, "+l desk/look", ""},
 		"no hints":              {`"binding":"desk","tool":"hinted","arguments":{}`, "- default/", ""},
 		"a resource":            {`"binding":"desk","resource":"file:///docs/a"`, "+l desk/docs", ""},

@@ -16,8 +16,8 @@ func (f *fleet) reason(ruled bool, r *policy.Request, d policy.Decision) string 
 	if d.ShadowPolicy != "" {
 		text += "; " + shadow(d)
 	}
-	if ruled && r.Arguments == nil && (r.Subject == policy.Tool || r.Subject == policy.Prompt) {
-		text += ". Without arguments this is whether some may be allowed"
+	if ruled && d.Allowed && r.Arguments == nil && (r.Subject == policy.Tool || r.Subject == policy.Prompt) {
+		text += ". Without arguments this is whether some may be"
 	}
 	return text
 }
