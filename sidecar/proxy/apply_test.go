@@ -14,6 +14,7 @@ import (
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -26,7 +27,7 @@ type yard struct {
 	setUp func(*fake)
 }
 
-func (y *yard) dial(u *outriggerv1.Upstream) (upstream.Server, error) {
+func (y *yard) dial(u *outriggerv1.Upstream, _ credential.Secrets) (upstream.Server, error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if err := y.fails[u.GetName()]; err != nil {

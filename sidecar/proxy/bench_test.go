@@ -16,6 +16,7 @@ import (
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -109,7 +110,7 @@ func newStub(tb testing.TB, era mcp.Era, size, events int) *stub {
 func benchProxy(tb testing.TB, f *fake, n int) *Proxy {
 	access := telemetry.NewAccessLog(io.Discard)
 	p := New(Options{Log: slog.New(slog.DiscardHandler), Metrics: telemetry.NewMetrics(prometheus.NewRegistry(), "test"), Access: access,
-		Dial: func(*outriggerv1.Upstream) (upstream.Server, error) { return f, nil }})
+		Dial: func(*outriggerv1.Upstream, credential.Secrets) (upstream.Server, error) { return f, nil }})
 	c := &config.Config{Generation: "1", Upstreams: []*outriggerv1.Upstream{{Name: "up"}}, Bindings: []*bindingSpec{binding()}}
 	for i := 1; i < n; i++ {
 		c.Bindings = append(c.Bindings, binding(func(b *bindingSpec) { b.Name, b.Path = fmt.Sprintf("b%d", i), fmt.Sprintf("/b%d", i) }))

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -16,6 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/bridge/tolegacy"
 	"github.com/outrigger-mesh/outrigger/sidecar/bridge/tostateless"
 	"github.com/outrigger-mesh/outrigger/sidecar/budget"
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
 	"github.com/outrigger-mesh/outrigger/sidecar/federate"
 	"github.com/outrigger-mesh/outrigger/sidecar/seal"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -25,14 +24,11 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream/streamable"
 )
 
-// maxCredential is the longest credential file that is read.
-const maxCredential = 64 << 10
-
 // Dialer makes servers of every transport. It is Options.Dial's usual value.
 type Dialer struct {
-	Log            *slog.Logger
-	CredentialsDir string // where Credential.file is looked up; empty: nowhere
-	Version        string // the build's, for handshakes of the sidecar's own
+	Log         *slog.Logger
+	Credentials *credential.Sources // what servers are presented; nil: Upstreams that name any are refused
+	Version     string              // the build's, for handshakes of the sidecar's own
 
 	Sealer *seal.Sealer    // of what clients are given to bring back; nil: each server has its own
 	Holder tolegacy.Holder // this sidecar, where it holds calls for others; zero: it is not found
@@ -59,9 +55,13 @@ func (b bridged) Resume(ctx context.Context, r *outriggerv1.ResumeRequest) (*ups
 }
 
 // Dial makes the server that u names, for clients of both wires unless the resource says otherwise, and reaches for
-// nothing but its credential.
-func (d Dialer) Dial(u *outriggerv1.Upstream) (upstream.Server, error) {
-	endpoints, err := d.endpoints(u)
+// nothing but the value of its credential, which may be one of secrets.
+func (d Dialer) Dial(u *outriggerv1.Upstream, secrets credential.Secrets) (upstream.Server, error) {
+	presented, err := d.Credentials.For(u, secrets)
+	if err != nil {
+		return nil, err
+	}
+	endpoints, err := d.endpoints(u, presented)
 	if err != nil {
 		return nil, err
 	}
@@ -75,14 +75,14 @@ func (d Dialer) Dial(u *outriggerv1.Upstream) (upstream.Server, error) {
 }
 
 // endpoints makes a server for each URL of a resource, or the only one.
-func (d Dialer) endpoints(u *outriggerv1.Upstream) (endpoints []upstream.Server, err error) {
+func (d Dialer) endpoints(u *outriggerv1.Upstream, presented *credential.Source) (endpoints []upstream.Server, err error) {
 	for _, more := range append([]string{""}, u.GetHttp().GetMoreUrls()...) {
 		one := u
 		if more != "" {
 			one = proto.CloneOf(u)
 			one.GetHttp().Url = more
 		}
-		s, err := d.transport(one)
+		s, err := d.transport(one, presented)
 		if err != nil {
 			return nil, err // the others have not been used: there is nothing to close
 		}
@@ -116,25 +116,17 @@ func (d Dialer) Federate(full *outriggerv1.Binding, members []federate.Member) u
 }
 
 // transport makes the server as it is.
-func (d Dialer) transport(u *outriggerv1.Upstream) (upstream.Server, error) {
+func (d Dialer) transport(u *outriggerv1.Upstream, presented *credential.Source) (upstream.Server, error) {
 	log := d.Log.With("upstream", u.GetName())
 	switch u.GetTransport().(type) {
 	case *outriggerv1.Upstream_Http:
-		credential, err := d.credential(u.GetCredential())
-		if err != nil {
-			return nil, fmt.Errorf("spec.credential: %w", err)
-		}
 		return streamable.New(u.GetName(), u, streamable.Options{
-			Log: log, Credential: credential, UserAgent: "outrigger/" + d.Version,
+			Log: log, Credential: presented, UserAgent: "outrigger/" + d.Version,
 			ClientInfo: streamable.ClientInfo{Name: "outrigger", Version: d.Version}, Via: d.Via,
 		})
 	case *outriggerv1.Upstream_Sse:
-		credential, err := d.credential(u.GetCredential())
-		if err != nil {
-			return nil, fmt.Errorf("spec.credential: %w", err)
-		}
 		return sse.New(u.GetName(), u, sse.Options{
-			Log: log, Credential: credential, UserAgent: "outrigger/" + d.Version,
+			Log: log, Credential: presented, UserAgent: "outrigger/" + d.Version,
 			ClientInfo: streamable.ClientInfo{Name: "outrigger", Version: d.Version}, Via: d.Via,
 		})
 	case *outriggerv1.Upstream_Stdio:
@@ -144,7 +136,7 @@ func (d Dialer) transport(u *outriggerv1.Upstream) (upstream.Server, error) {
 }
 
 // Outside is a digest of what Dial would read beside the resource now: the credential, and the authorities to trust.
-func (d Dialer) Outside(u *outriggerv1.Upstream) ([]byte, error) {
+func (d Dialer) Outside(u *outriggerv1.Upstream, secrets credential.Secrets) ([]byte, error) {
 	transport, caFile := "http", u.GetHttp().GetCaFile()
 	if s := u.GetSse(); s != nil {
 		transport, caFile = "sse", s.GetCaFile()
@@ -152,12 +144,12 @@ func (d Dialer) Outside(u *outriggerv1.Upstream) ([]byte, error) {
 	if u.GetCredential() == nil && caFile == "" {
 		return nil, nil
 	}
-	credential, err := d.credential(u.GetCredential())
+	presented, err := d.Credentials.For(u, secrets)
 	if err != nil {
-		return nil, fmt.Errorf("spec.credential: %w", err)
+		return nil, err
 	}
 	digest := sha256.New()
-	fmt.Fprintf(digest, "%q %q ", credential.Header, credential.Value)
+	digest.Write(presented.Digest())
 	if caFile != "" {
 		pem, err := os.ReadFile(caFile)
 		if err != nil {
@@ -166,54 +158,4 @@ func (d Dialer) Outside(u *outriggerv1.Upstream) ([]byte, error) {
 		digest.Write(pem)
 	}
 	return digest.Sum(nil), nil
-}
-
-// credential reads the value where this sidecar runs. Its errors name the place, never the value.
-func (d Dialer) credential(c *outriggerv1.Credential) (streamable.Credential, error) {
-	if c == nil {
-		return streamable.Credential{}, nil
-	}
-	value := ""
-	switch src := c.GetSource().(type) {
-	case *outriggerv1.Credential_Env:
-		value = os.Getenv(src.Env)
-		if value == "" {
-			return streamable.Credential{}, fmt.Errorf("env: %s is not set where this sidecar runs", src.Env)
-		}
-	case *outriggerv1.Credential_File:
-		var err error
-		if value, err = d.credentialFile(src.File); err != nil {
-			return streamable.Credential{}, err
-		}
-	default:
-		return streamable.Credential{}, fmt.Errorf("one of env and file is required")
-	}
-	header := c.GetHeader()
-	if header == "" {
-		header = "Authorization"
-	}
-	return streamable.Credential{Header: header, Value: c.GetPrefix() + value}, nil
-}
-
-func (d Dialer) credentialFile(name string) (string, error) {
-	if d.CredentialsDir == "" {
-		return "", fmt.Errorf("file: this sidecar runs without --credentials-dir")
-	}
-	if name != filepath.Base(name) || name == "." || name == ".." {
-		return "", fmt.Errorf("file: must be the bare name of a file in --credentials-dir")
-	}
-	path := filepath.Join(d.CredentialsDir, name)
-	info, err := os.Stat(path)
-	if err != nil || info.Size() > maxCredential {
-		return "", fmt.Errorf("file: %q cannot be read in --credentials-dir, or is longer than %d bytes", name, maxCredential)
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return "", fmt.Errorf("file: %q cannot be read in --credentials-dir", name)
-	}
-	value := strings.TrimRight(string(b), "\r\n")
-	if value == "" {
-		return "", fmt.Errorf("file: %q in --credentials-dir is empty", name)
-	}
-	return value, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
 )
 
@@ -23,7 +24,8 @@ func TestACredentialReplacedInItsFileIsTakenUpByTheSameConfiguration(t *testing.
 	}
 	write("first")
 	log := slog.New(slog.DiscardHandler)
-	dialer := Dialer{Log: log, CredentialsDir: dir, Version: "test"}
+	credentials := credential.New(credential.Options{Dir: dir})
+	dialer := Dialer{Log: log, Credentials: credentials, Version: "test"}
 	p := New(Options{Log: log, Metrics: telemetry.NewMetrics(prometheus.NewRegistry(), "test"), Dial: dialer.Dial, Outside: dialer.Outside})
 	defer p.Close(testContext(t))
 	u := atURL("http://127.0.0.1:1/mcp")

@@ -12,6 +12,7 @@ import (
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -21,7 +22,7 @@ import (
 func inMemory(t testing.TB, f *fake, change ...func(*bindingSpec)) *Proxy {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	p := New(Options{Log: log, Metrics: telemetry.NewMetrics(prometheus.NewRegistry(), "test"), Dial: func(*outriggerv1.Upstream) (upstream.Server, error) {
+	p := New(Options{Log: log, Metrics: telemetry.NewMetrics(prometheus.NewRegistry(), "test"), Dial: func(*outriggerv1.Upstream, credential.Secrets) (upstream.Server, error) {
 		return f, nil
 	}})
 	p.Apply(&config.Config{Generation: "1", Upstreams: []*outriggerv1.Upstream{{Name: "up"}}, Bindings: []*bindingSpec{binding(change...)}})

@@ -22,6 +22,7 @@ import (
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
 	"github.com/outrigger-mesh/outrigger/sidecar/http1"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -88,14 +89,14 @@ func newRigWith(t testing.TB, options func(*Options), up any, change ...func(*ou
 	t.Helper()
 	r := &rig{t: t, reg: prometheus.NewRegistry(), log: &syncBuffer{}, access: &syncBuffer{}}
 	log := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	dial := Dialer{Log: log, CredentialsDir: t.TempDir(), Version: "test"}.Dial
+	dial := Dialer{Log: log, Credentials: credential.New(credential.Options{Dir: t.TempDir()}), Version: "test"}.Dial
 	spec := &outriggerv1.Upstream{Name: "up"}
 	switch up := up.(type) {
 	case *outriggerv1.Upstream:
 		spec = up
 	case upstream.Server:
-		dial = func(*outriggerv1.Upstream) (upstream.Server, error) { return up, nil }
-	case func(*outriggerv1.Upstream) (upstream.Server, error):
+		dial = func(*outriggerv1.Upstream, credential.Secrets) (upstream.Server, error) { return up, nil }
+	case func(*outriggerv1.Upstream, credential.Secrets) (upstream.Server, error):
 		dial = up
 	}
 	access := telemetry.NewAccessLog(r.access)

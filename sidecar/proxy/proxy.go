@@ -19,6 +19,7 @@ import (
 	"time"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
 	"github.com/outrigger-mesh/outrigger/sidecar/federate"
 	"github.com/outrigger-mesh/outrigger/sidecar/identity/authn"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
@@ -32,11 +33,11 @@ type Options struct {
 	Metrics *telemetry.Metrics
 	Access  *telemetry.AccessLog // nil: no access lines
 	// Dial makes the server that an Upstream names, without reaching for it. It fails when this sidecar lacks something
-	// the resource needs, as a credential.
-	Dial func(*outriggerv1.Upstream) (upstream.Server, error)
+	// the resource needs, as a credential. The Secrets are nil when a resource is looked at alone.
+	Dial func(*outriggerv1.Upstream, credential.Secrets) (upstream.Server, error)
 	// Outside is what Dial reads beside the resource, as a credential: a server is made anew when it has changed. Its
 	// errors are Dial's. Nil: nothing.
-	Outside func(*outriggerv1.Upstream) ([]byte, error)
+	Outside func(*outriggerv1.Upstream, credential.Secrets) ([]byte, error)
 	// Federate makes one server of several, for a binding with its defaults filled in. It owns none of them. Nil: a
 	// binding that needs it is refused.
 	Federate func(*outriggerv1.Binding, []federate.Member) upstream.Server

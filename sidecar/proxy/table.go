@@ -14,6 +14,7 @@ import (
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/proto/resource"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/session"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
@@ -95,7 +96,7 @@ func (p *Proxy) Check(o resource.Object) error {
 	if !ok {
 		return nil
 	}
-	s, err := p.Dial(u)
+	s, err := p.Dial(u, nil)
 	if err != nil {
 		return err
 	}
@@ -128,8 +129,9 @@ func (p *Proxy) applyLocked(c *config.Config) []config.Refusal {
 		servers:    make(map[string]*server, len(c.Upstreams)),
 	}
 	var refused []config.Refusal
+	secrets := credential.SecretsOf(c.Secrets)
 	for _, u := range c.Upstreams {
-		s, err := p.compileServer(u, old.servers[u.GetName()])
+		s, err := p.compileServer(u, secrets, old.servers[u.GetName()])
 		if err != nil {
 			refused = append(refused, config.Refusal{Kind: "Upstream", Name: u.GetName(), Reason: err.Error()})
 		}
@@ -159,15 +161,15 @@ func (p *Proxy) applyLocked(c *config.Config) []config.Refusal {
 
 // compileServer keeps the running server of an unchanged resource. With an error, the server returned is the last good
 // one, or nil.
-func (p *Proxy) compileServer(u *outriggerv1.Upstream, running *server) (*server, error) {
-	hash, err := p.serverHash(u)
+func (p *Proxy) compileServer(u *outriggerv1.Upstream, secrets credential.Secrets, running *server) (*server, error) {
+	hash, err := p.serverHash(u, secrets)
 	if err != nil {
 		return running, err
 	}
 	if running != nil && running.hash == hash {
 		return running, nil
 	}
-	s, err := p.Dial(u)
+	s, err := p.Dial(u, secrets)
 	if err != nil {
 		return running, err
 	}
@@ -367,12 +369,12 @@ const closeTimeout = 15 * time.Second
 
 // serverHash is over a resource and what it names without holding it, so that a credential that was replaced in its
 // place is taken up by the next configuration, or by the same one read again.
-func (p *Proxy) serverHash(u *outriggerv1.Upstream) ([sha256.Size]byte, error) {
+func (p *Proxy) serverHash(u *outriggerv1.Upstream, secrets credential.Secrets) ([sha256.Size]byte, error) {
 	hash, err := contentHash(u)
 	if err != nil || p.Outside == nil {
 		return hash, err
 	}
-	outside, err := p.Outside(u)
+	outside, err := p.Outside(u, secrets)
 	return sha256.Sum256(append(hash[:], outside...)), err
 }
 

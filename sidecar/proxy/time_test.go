@@ -19,6 +19,7 @@ import (
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -61,7 +62,7 @@ func inBubble(t *testing.T, f func() *fake, change func(*bindingSpec), test func
 				server := f()
 				r := &rig{t: t, reg: prometheus.NewRegistry(), url: "http://localhost/mcp"}
 				log := slog.New(slog.DiscardHandler)
-				r.Proxy = New(Options{Log: log, Metrics: telemetry.NewMetrics(r.reg, "test"), Dial: func(*outriggerv1.Upstream) (upstream.Server, error) {
+				r.Proxy = New(Options{Log: log, Metrics: telemetry.NewMetrics(r.reg, "test"), Dial: func(*outriggerv1.Upstream, credential.Secrets) (upstream.Server, error) {
 					return server, nil
 				}})
 				r.Apply(&config.Config{Generation: "1", Upstreams: []*outriggerv1.Upstream{{Name: "up"}}, Bindings: []*bindingSpec{binding(change)}})

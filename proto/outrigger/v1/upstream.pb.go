@@ -834,9 +834,11 @@ type TokenEndpoint struct {
 	// PEM file with the authorities to trust in place of the system's. Default: the system's.
 	CaFile string `protobuf:"bytes,7,opt,name=ca_file,json=caFile,proto3" json:"ca_file,omitempty"`
 	// Default 10s.
-	Timeout       *durationpb.Duration `protobuf:"bytes,8,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Timeout *durationpb.Duration `protobuf:"bytes,8,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// Whether it may be at a private or link-local address. Loopback may for an http URL. Default false.
+	PrivateAddresses bool `protobuf:"varint,9,opt,name=private_addresses,json=privateAddresses,proto3" json:"private_addresses,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *TokenEndpoint) Reset() {
@@ -923,6 +925,13 @@ func (x *TokenEndpoint) GetTimeout() *durationpb.Duration {
 		return x.Timeout
 	}
 	return nil
+}
+
+func (x *TokenEndpoint) GetPrivateAddresses() bool {
+	if x != nil {
+		return x.PrivateAddresses
+	}
+	return false
 }
 
 // ClientSecret is read where the sidecar runs. Exactly one source is required.
@@ -1070,7 +1079,8 @@ func (x *ClientCredentials) GetEndpoint() *TokenEndpoint {
 	return nil
 }
 
-// TokenExchange obtains a token for each caller (RFC 8693). A caller that came without a token is refused.
+// TokenExchange obtains a token for each caller (RFC 8693). A caller that came without a token is refused. What the sidecar
+// asks for itself, as handshakes, goes with a token for itself if the endpoint gives it one, and with none otherwise.
 type TokenExchange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -1455,7 +1465,7 @@ const file_outrigger_v1_upstream_proto_rawDesc = "" +
 	"\x06source\"7\n" +
 	"\x0fSecretReference\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\"\x9d\x02\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\"\xca\x02\n" +
 	"\rTokenEndpoint\x12\x10\n" +
 	"\x03url\x18\x01 \x01(\tR\x03url\x12\x1b\n" +
 	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12?\n" +
@@ -1464,7 +1474,8 @@ const file_outrigger_v1_upstream_proto_rawDesc = "" +
 	"\bresource\x18\x05 \x01(\tR\bresource\x12\x1a\n" +
 	"\baudience\x18\x06 \x01(\tR\baudience\x12\x17\n" +
 	"\aca_file\x18\a \x01(\tR\x06caFile\x123\n" +
-	"\atimeout\x18\b \x01(\v2\x19.google.protobuf.DurationR\atimeout\"{\n" +
+	"\atimeout\x18\b \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12+\n" +
+	"\x11private_addresses\x18\t \x01(\bR\x10privateAddresses\"{\n" +
 	"\fClientSecret\x12\x12\n" +
 	"\x03env\x18\x01 \x01(\tH\x00R\x03env\x12\x14\n" +
 	"\x04file\x18\x02 \x01(\tH\x00R\x04file\x127\n" +

@@ -18,6 +18,7 @@ import (
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/bridge/tolegacy"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/proxy"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
@@ -77,7 +78,7 @@ func serveOld(t *testing.T) (*sdk.Server, string) {
 func serveSidecar(t *testing.T, url string) string {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	dial := func(u *outriggerv1.Upstream) (upstream.Server, error) {
+	dial := func(u *outriggerv1.Upstream, _ credential.Secrets) (upstream.Server, error) {
 		inner, err := streamable.New(u.GetName(), u, streamable.Options{Log: log})
 		return tolegacy.New(inner, tolegacy.Options{Log: log, Upstream: u}), err
 	}

@@ -24,6 +24,7 @@ import (
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/bridge/tostateless"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/proxy"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
@@ -152,7 +153,7 @@ func (r *realServer) addTools() {
 // endpoint is a sidecar in front of the server, with the bridge.
 func (r *realServer) endpoint(t testing.TB) (url string) {
 	t.Helper()
-	return serve(t, proxy.Options{Dial: func(u *outriggerv1.Upstream) (upstream.Server, error) {
+	return serve(t, proxy.Options{Dial: func(u *outriggerv1.Upstream, _ credential.Secrets) (upstream.Server, error) {
 		inner, err := streamable.New(u.GetName(), u, streamable.Options{})
 		if err != nil {
 			return nil, err

@@ -22,6 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/admin"
 	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
 	"github.com/outrigger-mesh/outrigger/sidecar/http1"
 	"github.com/outrigger-mesh/outrigger/sidecar/identity/authn"
 	"github.com/outrigger-mesh/outrigger/sidecar/identity/jwt"
@@ -49,8 +50,9 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	credentials := credential.New(credential.Options{Log: log, Dir: o.credentialsDir, Registerer: reg})
 	dialer := proxy.Dialer{
-		Log: log, CredentialsDir: o.credentialsDir, Version: buildVersion(), Sealer: k.sealer, Holder: k.holder, Peers: k.peers(),
+		Log: log, Credentials: credentials, Version: buildVersion(), Sealer: k.sealer, Holder: k.holder, Peers: k.peers(),
 		Via: "outrigger-" + rand.Text(), Answers: budget.New(budgetBytes()), Lists: budget.New(budgetBytes()),
 	}
 	issuers := jwt.New(jwt.Options{Log: log, Registerer: reg})
@@ -69,7 +71,10 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	s := &servers{o: o, log: log, proxy: p, kin: k, issuers: issuers, mcp: mcpServer(p, tlsConfig, log), hangups: hangups}
+	s := &servers{
+		o: o, log: log, proxy: p, kin: k, issuers: issuers, credentials: credentials, mcp: mcpServer(p, tlsConfig, log),
+		hangups: hangups,
+	}
 	s.admin = adminServer(o, p, reg, src)
 	if err := s.listen(); err != nil {
 		return err
@@ -93,13 +98,14 @@ func address(l net.Listener) string {
 
 // servers are the process's two ports and what stops with them.
 type servers struct {
-	o       *options
-	log     *slog.Logger
-	proxy   *proxy.Proxy
-	kin     *kin
-	issuers *jwt.Issuers
-	mcp     server
-	admin   *http.Server // nil for none
+	o           *options
+	log         *slog.Logger
+	proxy       *proxy.Proxy
+	kin         *kin
+	issuers     *jwt.Issuers
+	credentials *credential.Sources
+	mcp         server
+	admin       *http.Server // nil for none
 
 	hangups       <-chan os.Signal
 	mcpListener   net.Listener
@@ -172,8 +178,8 @@ func (s *servers) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	s.proxy.Close(ctx)
-	if err := s.issuers.Close(ctx); err != nil {
-		s.log.Warn("keys of issuers were still being fetched", "error", err)
+	if err := errors.Join(s.issuers.Close(ctx), s.credentials.Close(ctx)); err != nil {
+		s.log.Warn("issuers were still being asked for keys or tokens", "error", err)
 	}
 	s.kin.close()
 	_ = s.mcpListener.Close() // it may be closed already

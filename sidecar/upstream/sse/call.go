@@ -138,7 +138,7 @@ func (k *call) send(relay http.Header, body []byte) {
 	l := k.link
 	started := l.server.tasks.Run(func() {
 		defer k.stop()
-		if err := l.server.client.post(k.ctx, l, relay, body, func() { l.wrote(k) }); err != nil {
+		if err := l.server.client.post(k.ctx, l, relay, l.session.caller.Load(), body, func() { l.wrote(k) }); err != nil {
 			l.refuse(k, err)
 		}
 	})

@@ -16,6 +16,14 @@ type checker struct {
 // session that cannot be opened again makes room for a new one: the server may have come back as another release, and be
 // well.
 func (s *Server) Check(ctx context.Context) error {
+	err := s.check(ctx)
+	if s.client.credential.PerCaller() && isKind(err, upstream.Unauthorized) {
+		return nil // it is there, and has nothing to say to who is no caller
+	}
+	return err
+}
+
+func (s *Server) check(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, s.timeouts.Handshake)
 	defer stop()
 	select {
@@ -38,7 +46,7 @@ func (s *Server) Check(ctx context.Context) error {
 
 // ping takes any response for a sign of health.
 func (s *Server) ping(ctx context.Context) error {
-	answer, err := s.checker.session.Call(ctx, &upstream.Call{Message: s.own.ping})
+	answer, err := s.checker.session.Call(ctx, &upstream.Call{Message: s.own.ping, Caller: upstream.Self})
 	if err != nil || answer.Events == nil {
 		return err
 	}
@@ -55,14 +63,14 @@ func (s *Server) ping(ctx context.Context) error {
 }
 
 func (s *Server) openChecker(ctx context.Context) error {
-	session, _, err := s.Open(ctx, &upstream.Call{Message: s.own.initialize})
+	session, _, err := s.Open(ctx, &upstream.Call{Message: s.own.initialize, Caller: upstream.Self})
 	if err != nil {
 		return err
 	}
 	if session == nil {
 		return s.fault(upstream.BadAnswer, "answered initialize with an error", nil)
 	}
-	if _, err := session.Call(ctx, &upstream.Call{Message: s.own.initialized}); err != nil {
+	if _, err := session.Call(ctx, &upstream.Call{Message: s.own.initialized, Caller: upstream.Self}); err != nil {
 		_ = session.Close(ctx) // which tells the server nothing that could fail
 		return err
 	}

@@ -18,6 +18,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
+	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -36,8 +38,9 @@ type client struct {
 	upstream  string   // the resource's name
 	url       *url.URL // of the event stream
 	transport *http.Transport
-	header    http.Header // of every request: the user agent and the credential
-	known     bool        // it holds a credential
+	header    http.Header // of every request: the user agent, and a credential that is always the same
+
+	credential *credential.Source
 }
 
 // newClient makes the client for a URL. connect bounds the wait for a connection, and then for TLS on it.
@@ -65,9 +68,9 @@ func newClient(name string, to *url.URL, caFile string, connect time.Duration, o
 	if o.Via != "" {
 		c.header.Set("Via", "1.1 "+o.Via)
 	}
-	if o.Credential.Header != "" {
-		c.header.Set(o.Credential.Header, o.Credential.Value)
-		c.known = true
+	c.credential = o.Credential
+	if value, ok := o.Credential.Fixed(); ok {
+		c.header.Set(o.Credential.Header(), value)
 	}
 	return c, nil
 }
@@ -116,15 +119,17 @@ func (c *client) request(ctx context.Context, method string, to *url.URL, travel
 }
 
 // get asks for the event stream, which lasts until ctx ends. handshake says why it did when that was meanwhile.
-func (c *client) get(ctx, handshake context.Context, relay http.Header) (io.ReadCloser, error) {
+func (c *client) get(ctx, handshake context.Context, relay http.Header, caller *identity.Principal) (io.ReadCloser, error) {
 	var connected atomic.Bool
 	r := c.request(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
 	}), http.MethodGet, c.url, relay, nil)
 	r.Header.Set("Accept", typeSSE)
 	r.Header.Set("Cache-Control", "no-store")
-	res, err := c.transport.RoundTrip(r)
+	res, err := c.send(handshake, r, caller)
 	switch {
+	case isKind(err, upstream.NoCredential):
+		return nil, err
 	case err != nil && connected.Load() && handshake.Err() == nil: // asking for a stream twice harms nobody
 		return nil, c.fault(upstream.Unreachable, "gave no answer of HTTP when asked for its event stream", err)
 	case err != nil:
@@ -143,6 +148,47 @@ func (c *client) get(ctx, handshake context.Context, relay http.Header) (io.Read
 	return nil, err
 }
 
+// send sends a request with what it presents. waits is whose end ends the wait for that. What the server refused with 401 and a
+// challenge was not applied (RFC 9110, section 15.5.2): it is sent once more if there is another token to present. Errors: the
+// transport's, or an *upstream.Error of kind NoCredential.
+func (c *client) send(waits context.Context, r *http.Request, caller *identity.Principal) (*http.Response, error) {
+	if !c.credential.Varies() {
+		return c.transport.RoundTrip(r)
+	}
+	value, err := c.credential.Value(waits, caller)
+	if err != nil {
+		return nil, err
+	}
+	c.present(r, value)
+	res, err := c.transport.RoundTrip(r)
+	if err != nil || res.StatusCode != http.StatusUnauthorized {
+		return res, err
+	}
+	if len(res.Header["Www-Authenticate"]) == 0 {
+		c.credential.Forget(caller, value)
+		return res, nil
+	}
+	another, ok := c.credential.Renew(waits, caller, value)
+	if !ok {
+		return res, nil
+	}
+	_ = res.Body.Close() // nothing more is wanted of it
+	again := r.Clone(r.Context())
+	if r.GetBody != nil {
+		if again.Body, err = r.GetBody(); err != nil {
+			return nil, err
+		}
+	}
+	c.present(again, another)
+	return c.transport.RoundTrip(again)
+}
+
+func (c *client) present(r *http.Request, value string) {
+	if value != "" {
+		r.Header[c.credential.Header()] = []string{value}
+	}
+}
+
 // rejection is an answer to a POST with a status that says that the message was not accepted.
 type rejection struct {
 	status int
@@ -153,7 +199,9 @@ func (r *rejection) Error() string { return fmt.Sprintf("refused with %d", r.sta
 
 // post sends one message and waits until the server has accepted it. wrote is called when all of it is written; it may
 // be nil. Errors: a *rejection, or an *upstream.Error.
-func (c *client) post(ctx context.Context, l *link, relay http.Header, body []byte, wrote func()) error {
+func (c *client) post(
+	ctx context.Context, l *link, relay http.Header, caller *identity.Principal, body []byte, wrote func(),
+) error {
 	var sent atomic.Bool // a byte may be on its way
 	r := c.request(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn: func(string) { sent.Store(false) }, // also when a stale connection took nothing
@@ -171,7 +219,10 @@ func (c *client) post(ctx context.Context, l *link, relay http.Header, body []by
 	if v := l.version(); v != "" && v != version20241105 { // which has no such header
 		r.Header.Set(mcp.HeaderVersion, v)
 	}
-	res, err := c.transport.RoundTrip(r)
+	res, err := c.send(ctx, r, caller)
+	if isKind(err, upstream.NoCredential) {
+		return err
+	}
 	if err != nil {
 		return c.failure(ctx, err, sent.Load())
 	}
@@ -192,7 +243,10 @@ func (c *client) refused(status int) *upstream.Error {
 	switch {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		kind, detail = upstream.Unauthorized, "refused the sidecar, which has no credential for it (%d)"
-		if c.known {
+		switch {
+		case c.credential.PerCaller():
+			detail = "refused the token that was got for the caller (%d)"
+		case c.credential.Header() != "":
 			detail = "refused the sidecar's credential (%d)"
 		}
 	case status >= 300 && status < 400:

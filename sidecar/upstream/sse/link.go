@@ -302,7 +302,7 @@ func (l *link) reply(response []byte) {
 func (l *link) tell(message []byte) {
 	ctx, stop := context.WithTimeout(l.ctx, replyTime)
 	defer stop()
-	if err := l.server.client.post(ctx, l, nil, message, nil); err != nil {
+	if err := l.server.client.post(ctx, l, nil, l.session.caller.Load(), message, nil); err != nil {
 		l.server.log.Debug("a message of the sidecar's own was not taken", "error", err)
 	}
 }

@@ -36,7 +36,7 @@ func (s *session) connect(ctx context.Context, relay http.Header) (l *link, resp
 
 // open asks for the event stream, and reads it from then on.
 func (l *link) open(ctx context.Context, relay http.Header) error {
-	body, err := l.server.client.get(l.ctx, ctx, relay)
+	body, err := l.server.client.get(l.ctx, ctx, relay, l.session.caller.Load())
 	if err != nil {
 		l.stop()
 		return err
@@ -186,7 +186,7 @@ func (s *session) catchUp(ctx context.Context, l *link) error {
 	initialized := s.initialized
 	s.mu.Unlock()
 	if initialized != nil {
-		if err := s.server.client.post(ctx, l, nil, initialized, nil); err != nil {
+		if err := s.server.client.post(ctx, l, nil, s.caller.Load(), initialized, nil); err != nil {
 			return s.taken(l.refusedByServer(err))
 		}
 	}

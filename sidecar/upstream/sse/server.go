@@ -18,8 +18,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"slices"
-	"strings"
 	"sync"
 
 	"golang.org/x/net/http/httpguts"
@@ -27,6 +25,7 @@ import (
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/background"
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream/streamable"
@@ -39,7 +38,7 @@ const (
 // Options are what a Server needs beside its resource.
 type Options struct {
 	Log        *slog.Logger          // with the upstream's name already; default: nothing is logged
-	Credential streamable.Credential // sent with every request, and in no log; default: none
+	Credential *credential.Source    // what every request presents; nil for nothing
 	UserAgent  string                // default "outrigger"
 	Via        string                // as streamable.Options.Via; default: no Via is sent
 	ClientInfo streamable.ClientInfo // how the sidecar's own checks introduce themselves; default: name "outrigger"
@@ -65,7 +64,7 @@ type Server struct {
 var _ upstream.Server = (*Server)(nil)
 
 // New makes the Server for a resource with the sse transport. It connects to nothing. Errors say what in the resource or
-// the options cannot be used: a URL, a file of authorities, a credential that cannot stand in a header.
+// the options cannot be used: a URL, or a file of authorities.
 func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
 	to, err := url.Parse(spec.GetSse().GetUrl())
 	if err != nil || to.Hostname() == "" || to.Scheme != "http" && to.Scheme != "https" {
@@ -101,24 +100,10 @@ func (o *Options) complete() error {
 	if o.ClientInfo.Name == "" {
 		o.ClientInfo = streamable.ClientInfo{Name: "outrigger", Version: "0"}
 	}
-	name := http.CanonicalHeaderKey(o.Credential.Header)
-	switch {
-	case !httpguts.ValidHeaderFieldValue(o.UserAgent):
+	if !httpguts.ValidHeaderFieldValue(o.UserAgent) {
 		return errors.New("user agent: a control character in a header")
-	case name == "":
-		return nil
-	case !httpguts.ValidHeaderFieldName(name), !httpguts.ValidHeaderFieldValue(o.Credential.Value):
-		return errors.New("credential: cannot stand in a header") // never the value
-	case strings.HasPrefix(name, "Mcp-"), slices.Contains(notCredentials, name):
-		return fmt.Errorf("credential: the header %s has another use", name)
 	}
 	return nil
-}
-
-// notCredentials frame a request or say what it is about.
-var notCredentials = []string{
-	"Host", "Connection", "Content-Length", "Transfer-Encoding", "Content-Type", "Accept", "Accept-Encoding", "Expect",
-	"Upgrade", "Trailer", "Idempotency-Key", "X-Idempotency-Key", mcp.HeaderLastEventID,
 }
 
 // Eras implements upstream.Server. The transport itself says it: it has sessions and no other wire.
@@ -131,7 +116,7 @@ func (s *Server) Call(context.Context, *upstream.Call) (*upstream.Answer, error)
 
 // Open implements upstream.Server.
 func (s *Server) Open(ctx context.Context, c *upstream.Call) (upstream.Session, *upstream.Answer, error) {
-	ses := newSession(s, c.Message)
+	ses := newSession(s, c)
 	ctx, stop := context.WithTimeout(ctx, s.timeouts.Handshake)
 	defer stop()
 	l, response, err := ses.connect(ctx, c.Header)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream/settings"
@@ -21,7 +22,8 @@ type session struct {
 	box        *mailbox    // what belongs to no call, until a stream takes it
 	listeners  atomic.Int32
 
-	settings settings.Kept // has a lock of its own
+	settings settings.Kept                      // has a lock of its own
+	caller   atomic.Pointer[identity.Principal] // as it last called
 
 	mu          sync.Mutex // guards below; taken before a link's
 	current     *link      // set by Open
@@ -30,10 +32,11 @@ type session struct {
 	closed      bool
 }
 
-func newSession(s *Server, initialize *mcp.Message) *session {
+func newSession(s *Server, c *upstream.Call) *session {
 	ses := &session{server: s, box: newMailbox(s.log)}
-	ses.initialize = *initialize
-	ses.initialize.Raw = slices.Clone(initialize.Raw) // which the spans are of; nothing else of it is used
+	ses.caller.Store(c.Caller)
+	ses.initialize = *c.Message
+	ses.initialize.Raw = slices.Clone(c.Message.Raw) // which the spans are of; nothing else of it is used
 	return ses
 }
 
@@ -43,6 +46,9 @@ func (s *session) heard() bool { return s.listeners.Load() > 0 }
 // Call implements upstream.Session.
 func (s *session) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
 	m := c.Message
+	if c.Caller != nil {
+		s.caller.Store(c.Caller) // the same principal, whose token may be another by now
+	}
 	switch {
 	case m.Kind == mcp.Response:
 		return nil, s.respond(ctx, c)
@@ -96,7 +102,7 @@ func (s *session) notify(ctx context.Context, l *link, c *upstream.Call) error {
 	defer stop()
 	unwatch := context.AfterFunc(l.ctx, stop)
 	defer unwatch()
-	err := s.server.client.post(bounded, l, travelling(c.Header), slices.Clone(c.Message.Raw), nil)
+	err := s.server.client.post(bounded, l, travelling(c.Header), s.caller.Load(), slices.Clone(c.Message.Raw), nil)
 	switch {
 	case err == nil:
 		return nil

@@ -2,6 +2,7 @@ package streamable
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,6 +19,15 @@ type checker struct {
 
 // Check implements upstream.Server.
 func (s *Server) Check(ctx context.Context) error {
+	err := s.check(ctx)
+	var failed *upstream.Error
+	if s.client.credential.PerCaller() && errors.As(err, &failed) && failed.Kind == upstream.Unauthorized {
+		return nil // it is there, and has nothing to say to who is no caller
+	}
+	return err
+}
+
+func (s *Server) check(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, s.timeouts.Handshake)
 	defer stop()
 	eras, err := s.Eras(ctx)
@@ -64,7 +74,7 @@ func (s *Server) checkLegacy(ctx context.Context) error {
 }
 
 func (s *Server) ping(ctx context.Context) error {
-	answer, err := s.checker.session.Call(ctx, &upstream.Call{Message: s.own.ping})
+	answer, err := s.checker.session.Call(ctx, &upstream.Call{Message: s.own.ping, Caller: upstream.Self})
 	if err != nil {
 		return err
 	}
@@ -72,7 +82,7 @@ func (s *Server) ping(ctx context.Context) error {
 }
 
 func (s *Server) openChecker(ctx context.Context) error {
-	session, answer, err := s.Open(ctx, &upstream.Call{Message: s.own.initialize})
+	session, answer, err := s.Open(ctx, &upstream.Call{Message: s.own.initialize, Caller: upstream.Self})
 	if err != nil {
 		return err
 	}
@@ -80,7 +90,7 @@ func (s *Server) openChecker(ctx context.Context) error {
 		_ = answer.Close() // a body in memory
 		return s.client.fault(upstream.BadAnswer, "answered initialize with an error", nil)
 	}
-	if _, err := session.Call(ctx, &upstream.Call{Message: s.own.initialized}); err != nil {
+	if _, err := session.Call(ctx, &upstream.Call{Message: s.own.initialized, Caller: upstream.Self}); err != nil {
 		s.abandon(session)
 		return err
 	}

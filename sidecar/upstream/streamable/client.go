@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/background"
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -19,7 +20,8 @@ type client struct {
 	tasks          *background.Tasks
 	pool           pool
 	post, get, del string // fixed heads
-	credentialed   bool   // they hold a credential
+	credential     *credential.Source
+	varies         bool // the credential does; else the fixed heads hold it
 }
 
 func (cl *client) fixed(method string) string {
@@ -32,13 +34,41 @@ func (cl *client) fixed(method string) string {
 	return cl.post
 }
 
-// send sends r and waits for the answer's head. The caller finishes the exchange.
+// send sends r, with what it presents, and waits for the answer's head. The caller finishes the exchange. A request that the
+// server refused with 401 and a challenge was not applied (RFC 9110, section 15.5.2): it is sent once more if there is another
+// token to present.
+func (cl *client) send(ctx context.Context, r *request) (*exchange, error) {
+	if !cl.varies {
+		return cl.attempt(ctx, r)
+	}
+	var err error
+	if r.credential, err = cl.credential.Value(ctx, r.caller); err != nil {
+		return nil, err
+	}
+	x, err := cl.attempt(ctx, r)
+	if err != nil || x.head.status != http.StatusUnauthorized {
+		return x, err
+	}
+	if !x.head.challenged {
+		cl.credential.Forget(r.caller, r.credential)
+		return x, nil
+	}
+	another, ok := cl.credential.Renew(ctx, r.caller, r.credential)
+	if !ok {
+		return x, nil
+	}
+	x.discard()
+	r.credential, r.timeout = another, time.Until(x.deadline)
+	return cl.attempt(ctx, r)
+}
+
+// attempt sends r once.
 //
 // Hot: runs on every call. It costs one look at the socket, one write and one read; a whole call allocates its exchange
 // (TestACallAllocatesLittle).
-func (cl *client) send(ctx context.Context, r *request) (*exchange, error) {
+func (cl *client) attempt(ctx context.Context, r *request) (*exchange, error) {
 	buf := writeBuffers.Get().(*[]byte)
-	if err := r.encode(buf, cl.fixed(r.method)); err != nil {
+	if err := r.encode(buf, cl.fixed(r.method), cl.credential); err != nil {
 		keepWriteBuffer(buf)
 		return nil, cl.fault(upstream.Unreachable, "the request cannot be sent on: "+err.Error(), nil)
 	}

@@ -134,7 +134,7 @@ func (s *Server) initializes(failure error) bool {
 	if !errors.As(failure, &fault) || fault.Kind == upstream.Unreachable || fault.Kind == upstream.Unauthorized {
 		return false
 	}
-	session, answer, err := s.Open(s.tasks.Context(), &upstream.Call{Message: s.own.initialize})
+	session, answer, err := s.Open(s.tasks.Context(), &upstream.Call{Message: s.own.initialize, Caller: upstream.Self})
 	if answer != nil {
 		_ = answer.Close() // a body in memory
 	}
@@ -149,7 +149,7 @@ func (s *Server) initializes(failure error) bool {
 // which may be empty.
 func (s *Server) discover(ctx context.Context, via string) (int, []byte, error) {
 	r := request{
-		method: http.MethodPost, body: s.own.discover.Raw, timeout: s.timeouts.Handshake,
+		method: http.MethodPost, body: s.own.discover.Raw, timeout: s.timeouts.Handshake, caller: upstream.Self,
 	}
 	if via != "" {
 		r.relay = http.Header{"Via": {via}}

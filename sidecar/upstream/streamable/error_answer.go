@@ -33,7 +33,10 @@ func (x *exchange) errorAnswer() (*errorAnswer, error) {
 	if x.head.status == http.StatusUnauthorized || x.head.status == http.StatusForbidden {
 		x.discard()
 		detail := "refused the sidecar, which has no credential for it (%d)"
-		if x.client.credentialed {
+		switch {
+		case x.client.credential.PerCaller():
+			detail = "refused the token that was got for the caller (%d)"
+		case x.client.credential.Header() != "":
 			detail = "refused the sidecar's credential (%d)"
 		}
 		return nil, x.client.fault(upstream.Unauthorized, fmt.Sprintf(detail, x.head.status), nil)

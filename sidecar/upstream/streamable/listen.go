@@ -108,6 +108,7 @@ func (l *listen) get(in *incarnation) (*exchange, error) {
 	return l.session.server.client.send(l.ctx, &request{
 		method: http.MethodGet, version: in.version, session: in.id, lastEventID: l.lastID,
 		timeout: l.session.server.timeouts.Call, // for the head
+		caller:  l.session.caller.Load(),
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -15,11 +16,13 @@ const maxSessionID = 1 << 10 // bytes
 
 // Open implements upstream.Server.
 func (s *Server) Open(ctx context.Context, c *upstream.Call) (upstream.Session, *upstream.Answer, error) {
-	in, answer, err := s.handshake(ctx, c.Message.Raw, idOf(c.Message), c.Header)
+	in, answer, err := s.handshake(ctx, c.Message.Raw, idOf(c.Message), c.Header, c.Caller)
 	if err != nil || in == nil {
 		return nil, answer, err
 	}
 	ses := &session{server: s, current: in}
+	ses.caller.Store(c.Caller)
+	in.caller = &ses.caller
 	ses.initialize, ses.initializeID = slices.Clone(c.Message.Raw), slices.Clone(idOf(c.Message))
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -32,10 +35,10 @@ func (s *Server) Open(ctx context.Context, c *upstream.Call) (upstream.Session, 
 
 // handshake sends an initialize with that id. The incarnation is nil when the Answer is an error's.
 func (s *Server) handshake(
-	ctx context.Context, initialize, id []byte, header http.Header,
+	ctx context.Context, initialize, id []byte, header http.Header, caller *identity.Principal,
 ) (*incarnation, *upstream.Answer, error) {
 	x, err := s.client.send(ctx, &request{
-		method: http.MethodPost, body: initialize, relay: header, traceOnly: true,
+		method: http.MethodPost, body: initialize, relay: header, traceOnly: true, caller: caller,
 		timeout: s.timeouts.Handshake,
 	})
 	if err != nil {

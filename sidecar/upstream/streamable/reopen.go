@@ -57,12 +57,15 @@ func (s *session) replace(old *incarnation) (*incarnation, error) {
 func (s *session) again(old *incarnation) (*incarnation, error) {
 	ctx, stop := context.WithTimeout(s.server.tasks.Context(), s.server.timeouts.Handshake)
 	defer stop()
-	in, _, err := s.server.handshake(ctx, s.initialize, s.initializeID, nil)
+	in, _, err := s.server.handshake(ctx, s.initialize, s.initializeID, nil, s.caller.Load())
 	switch {
 	case in == nil && (err == nil || deniesSessions(err)):
 		return nil, s.gone("forgot its session and does not open another", err)
 	case err != nil:
 		return nil, err
+	}
+	in.caller = &s.caller
+	switch {
 	case in.version != old.version:
 		err = s.gone("came back with another protocol version", nil)
 	default:
@@ -89,7 +92,7 @@ func (s *session) catchUp(ctx context.Context, in *incarnation) error {
 	s.mu.Unlock()
 	if initialized != nil {
 		x, err := s.server.client.send(ctx, &request{
-			method: http.MethodPost, body: initialized, version: in.version, session: in.id,
+			method: http.MethodPost, body: initialized, version: in.version, session: in.id, caller: s.caller.Load(),
 			timeout: s.server.timeouts.Handshake,
 		})
 		if err != nil {

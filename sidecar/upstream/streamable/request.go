@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
+	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 )
 
@@ -29,6 +31,9 @@ type request struct {
 	mcpMethod   string      // Mcp-Method; empty for none
 	mcpName     string      // Mcp-Name, encoded where it must be; empty for none
 
+	caller     *identity.Principal // whose it is
+	credential string              // what it presents, beside the fixed head; empty for nothing
+
 	timeout   time.Duration // of the whole exchange
 	id        []byte        // the request's token in body; nil when there is no response to it
 	canceller canceller     // told at the end of the context; nil closes the connection
@@ -48,16 +53,21 @@ func fixedHead(method string, to *url.URL, o Options) string {
 	if o.Via != "" {
 		b.WriteString("Via: 1.1 " + o.Via + "\r\n")
 	}
-	if o.Credential.Header != "" {
-		b.WriteString(o.Credential.Header + ": " + o.Credential.Value + "\r\n")
+	if value, ok := o.Credential.Fixed(); ok {
+		b.WriteString(o.Credential.Header() + ": " + value + "\r\n")
 	}
 	return b.String()
 }
 
 // appendHead writes the request's head. It fails on a value that could not stand in a header.
-func (r *request) appendHead(b []byte, fixed string) ([]byte, error) {
+func (r *request) appendHead(b []byte, fixed string, presented *credential.Source) ([]byte, error) {
 	b = append(b, fixed...)
 	var err error
+	if r.credential != "" {
+		if b, err = appendValue(b, presented.Header(), r.credential); err != nil {
+			return b, err
+		}
+	}
 	for name, values := range r.relay {
 		if !isTrace(name) && (r.traceOnly || !isParam(name)) {
 			continue
@@ -151,8 +161,8 @@ func keepWriteBuffer(b *[]byte) {
 }
 
 // encode writes the request into buf: all of it, or its head only when the body is too long to be copied.
-func (r *request) encode(buf *[]byte, fixed string) error {
-	b, err := r.appendHead((*buf)[:0], fixed)
+func (r *request) encode(buf *[]byte, fixed string, presented *credential.Source) error {
+	b, err := r.appendHead((*buf)[:0], fixed, presented)
 	if len(r.body) <= copiedBody {
 		b = append(b, r.body...)
 	}

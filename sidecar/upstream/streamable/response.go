@@ -29,6 +29,8 @@ type head struct {
 	contentType []byte        // lower or mixed case, with parameters
 	sessionID   []byte        // Mcp-Session-Id; nil when absent
 
+	challenged bool // it says how to authenticate
+
 	lengthGiven, encoded, old bool // old is HTTP/1.0
 }
 
@@ -147,6 +149,7 @@ func (h *head) field(line []byte) error {
 		}
 	case len("Content-Encoding"):
 		h.encoded = h.encoded || equalFold(name, "content-encoding") && !equalFold(value, "identity")
+		h.challenged = h.challenged || equalFold(name, "www-authenticate")
 	case len("Transfer-Encoding"):
 		if equalFold(name, "transfer-encoding") {
 			return h.transferEncoding(value)

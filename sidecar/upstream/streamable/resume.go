@@ -110,7 +110,7 @@ func (r *resumption) get(id []byte) (*exchange, error) {
 	s := r.session
 	x, err := s.server.client.send(r.ctx, &request{
 		method: http.MethodGet, version: r.in.version, session: r.in.id, lastEventID: r.lastID,
-		timeout: time.Until(r.deadline), id: id, canceller: r,
+		timeout: time.Until(r.deadline), id: id, canceller: r, caller: s.caller.Load(),
 	})
 	if err != nil {
 		return nil, err

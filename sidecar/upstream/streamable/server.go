@@ -21,28 +21,24 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/background"
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
 // Options are what a Server needs beside its resource.
 type Options struct {
-	Log        *slog.Logger // with the upstream's name already; default: nothing is logged
-	Credential Credential   // default: none
-	UserAgent  string       // default "outrigger"
-	ClientInfo ClientInfo   // how the sidecar's own probes and checks introduce themselves; default: name "outrigger"
-	Via        string       // the name by which this process knows itself in Via (RFC 9110, 7.6.3); default: no Via is sent
+	Log        *slog.Logger       // with the upstream's name already; default: nothing is logged
+	Credential *credential.Source // what every request presents; nil for nothing
+	UserAgent  string             // default "outrigger"
+	ClientInfo ClientInfo         // how the sidecar's own probes and checks introduce themselves; default: name "outrigger"
+	Via        string             // the name by which this process knows itself in Via (RFC 9110, 7.6.3); default: no Via is sent
 }
-
-// Credential is a request header with its value, resolved. It is sent with every request and appears in no log.
-type Credential struct{ Header, Value string }
 
 // ClientInfo is MCP's Implementation.
 type ClientInfo struct {
@@ -70,7 +66,7 @@ type Server struct {
 var _ upstream.Server = (*Server)(nil)
 
 // New makes the Server for a resource with the http transport. It connects to nothing. Errors say what in the resource
-// or the options cannot be used: a URL, a file of authorities, a credential that cannot stand in a header.
+// or the options cannot be used: a URL, or a file of authorities.
 func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
 	h := spec.GetHttp()
 	if h == nil {
@@ -93,7 +89,8 @@ func New(name string, spec *outriggerv1.Upstream, o Options) (*Server, error) {
 		sessions: make(map[*session]struct{}),
 	}
 	s.client.upstream, s.client.log, s.client.tasks = name, s.log, s.tasks
-	s.client.credentialed = o.Credential.Header != ""
+	s.client.credential = o.Credential
+	s.client.varies = o.Credential.Varies()
 	s.client.post = fixedHead(http.MethodPost, to, o)
 	s.client.get = fixedHead(http.MethodGet, to, o)
 	s.client.del = fixedHead(http.MethodDelete, to, o)
@@ -117,30 +114,14 @@ func (o *Options) complete() error {
 	if _, err := appendField(nil, "User-Agent", o.UserAgent); err != nil {
 		return fmt.Errorf("user agent: %w", err)
 	}
-	if o.Credential.Header == "" {
-		return nil
-	}
-	if _, err := appendField(nil, o.Credential.Header, o.Credential.Value); err != nil {
-		return fmt.Errorf("credential: %w", err) // never the value
-	}
-	switch name := http.CanonicalHeaderKey(o.Credential.Header); {
-	case strings.HasPrefix(name, "Mcp-"), slices.Contains(notCredentials, name):
-		return fmt.Errorf("credential: the header %s has another use", name)
-	}
 	return nil
-}
-
-// notCredentials frame a request or say what it is about.
-var notCredentials = []string{
-	"Host", "Connection", "Content-Length", "Transfer-Encoding", "Content-Type", "Accept", "Accept-Encoding", "Expect",
-	"Upgrade", "Trailer", mcp.HeaderLastEventID,
 }
 
 // Call sends one stateless request or notification.
 func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
 	r := request{
 		method: http.MethodPost, body: c.Message.Raw, relay: c.Header, timeout: s.timeouts.Call,
-		id: idOf(c.Message),
+		id: idOf(c.Message), caller: c.Caller,
 	}
 	r.mirror(c.Message, c.Header)
 	x, err := s.client.send(ctx, &r)

@@ -6,10 +6,12 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream/settings"
@@ -27,7 +29,8 @@ type session struct {
 	initialize   []byte // the client's own, for opening the session again
 	initializeID []byte // its id
 
-	settings settings.Kept // has a lock of its own
+	settings settings.Kept                      // has a lock of its own
+	caller   atomic.Pointer[identity.Principal] // as it last called
 
 	mu          sync.Mutex // guards below; taken before a listen's
 	current     *incarnation
@@ -40,8 +43,9 @@ type session struct {
 // incarnation is a session as the server knows it. It is never changed.
 type incarnation struct {
 	server  *Server
-	id      string // Mcp-Session-Id; empty when the server keeps no sessions
-	version string // negotiated, for MCP-Protocol-Version
+	id      string                              // Mcp-Session-Id; empty when the server keeps no sessions
+	version string                              // negotiated, for MCP-Protocol-Version
+	caller  *atomic.Pointer[identity.Principal] // its session's
 }
 
 // Call implements upstream.Session.
@@ -90,7 +94,7 @@ func (s *session) accept(ctx context.Context, in *incarnation, m *mcp.Message, x
 func (s *session) send(ctx context.Context, in *incarnation, c *upstream.Call) (*exchange, *errorAnswer, error) {
 	r := request{
 		method: http.MethodPost, body: c.Message.Raw, relay: c.Header, traceOnly: true,
-		version: in.version, session: in.id, timeout: s.server.timeouts.Call,
+		version: in.version, session: in.id, timeout: s.server.timeouts.Call, caller: s.callerOf(c),
 	}
 	if c.Message.Kind == mcp.Request {
 		r.id, r.canceller = idOf(c.Message), in
@@ -101,6 +105,15 @@ func (s *session) send(ctx context.Context, in *incarnation, c *upstream.Call) (
 	}
 	refused, err := x.errorAnswer()
 	return nil, refused, err
+}
+
+// callerOf is who makes a call, and who makes the session's own requests from now on: the same principal, whose token may be
+// another by now.
+func (s *session) callerOf(c *upstream.Call) *identity.Principal {
+	if s.server.client.varies && c.Caller != nil && c.Caller != s.caller.Load() {
+		s.caller.Store(c.Caller)
+	}
+	return s.caller.Load()
 }
 
 // forgotten reports whether an answer says that the server does not know the session: 404, unless it is about the method.
@@ -115,7 +128,7 @@ func (in *incarnation) cancel(id []byte) {
 	defer stop()
 	x, err := in.server.client.send(ctx, &request{
 		method: http.MethodPost, body: cancelledMessage(id), version: in.version, session: in.id,
-		timeout: cancelTime,
+		timeout: cancelTime, caller: in.caller.Load(),
 	})
 	if err != nil {
 		in.server.log.Debug("a cancellation was not taken", "error", err)
@@ -189,7 +202,7 @@ func (s *session) end(ctx context.Context, in *incarnation) error {
 	}
 	x, err := s.server.client.send(ctx, &request{
 		method: http.MethodDelete, version: in.version, session: in.id,
-		timeout: s.server.timeouts.Handshake,
+		timeout: s.server.timeouts.Handshake, caller: s.caller.Load(),
 	})
 	if err != nil {
 		return err

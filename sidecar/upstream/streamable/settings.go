@@ -38,7 +38,7 @@ func (s *session) set(ctx context.Context, in *incarnation, body []byte) error {
 	}
 	x, err := s.server.client.send(ctx, &request{
 		method: http.MethodPost, body: body, version: in.version, session: in.id,
-		timeout: s.server.timeouts.Handshake,
+		timeout: s.server.timeouts.Handshake, caller: s.caller.Load(),
 	})
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/credential"
 	"github.com/outrigger-mesh/outrigger/sidecar/lazyctx"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -61,7 +62,7 @@ func TestTheCredentialIsTheConfiguredOne(t *testing.T) {
 	p := newPeer(t, always(jsonAnswer(result)))
 	s, err := New("weather", &outriggerv1.Upstream{
 		Transport: &outriggerv1.Upstream_Http{Http: &outriggerv1.HTTPTransport{Url: p.url}},
-	}, Options{Credential: Credential{"Authorization", "Bearer ours"}})
+	}, Options{Credential: presenting(t, "Authorization", "Bearer ours")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,12 +98,16 @@ func TestNoHeaderCanSplitARequest(t *testing.T) {
 	if got := p.requests[0].Header; got.Get(mcp.HeaderName) != "=?base64?YQ0KWDogeQ==?=" || got["X"] != nil {
 		t.Errorf("a name of two lines went out in %v, want it encoded", got)
 	}
-	_, err = New("weather", &outriggerv1.Upstream{
-		Transport: &outriggerv1.Upstream_Http{Http: &outriggerv1.HTTPTransport{Url: p.url}},
-	}, Options{Credential: Credential{"X-Key", "tell\r\nnobody"}})
-	if err == nil || strings.Contains(err.Error(), "nobody") {
-		t.Errorf("New with a credential of two lines: %v, want an error that does not tell it", err)
+}
+
+// presenting is a credential that is always the same.
+func presenting(t *testing.T, header, value string) *credential.Source {
+	t.Helper()
+	s, err := credential.Static(header, value)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return s
 }
 
 func TestAnswersOfTheStatelessWire(t *testing.T) {

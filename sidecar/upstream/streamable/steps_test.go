@@ -35,7 +35,7 @@ func BenchmarkEncode(b *testing.B) {
 			b.SetBytes(int64(row.size))
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := r.encode(&buf, fixed); err != nil {
+				if err := r.encode(&buf, fixed, nil); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -47,7 +47,7 @@ func TestEncodingARequestDoesNotAllocate(t *testing.T) {
 	r, fixed := aRequest(t, 350, 4)
 	buf := make([]byte, 0, keptBuffer)
 	if n := testing.AllocsPerRun(100, func() {
-		if err := r.encode(&buf, fixed); err != nil {
+		if err := r.encode(&buf, fixed, nil); err != nil {
 			t.Fatal(err)
 		}
 	}); n != 0 {
