@@ -110,6 +110,12 @@ func (id *Identity) NodeID() string { return id.o.NodeID }
 // Expires is when the certificate does.
 func (id *Identity) Expires() time.Time { return id.current().leaf.NotAfter }
 
+// Certificate is the one that is current, with its key.
+func (id *Identity) Certificate() *tls.Certificate { return id.current().certificate() }
+
+// Roots are the authorities of the control plane that are current.
+func (id *Identity) Roots() *x509.CertPool { return id.current().roots() }
+
 func (id *Identity) current() *keyPair {
 	id.mu.Lock()
 	defer id.mu.Unlock()

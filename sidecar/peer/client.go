@@ -16,6 +16,7 @@ import (
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/bridge/tolegacy"
+	"github.com/outrigger-mesh/outrigger/sidecar/identity/assertion"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -30,8 +31,8 @@ const maxHolders = 256
 
 // Client reaches other sidecars. It is a tolegacy.Peers, and safe for concurrent use.
 type Client struct {
-	// credentials are for a connection to the sidecar with a node id. They fail while there is no identity.
-	credentials func(nodeID string) (credentials.TransportCredentials, error)
+	// identity is this sidecar's. It fails while there is none.
+	identity func() (Identity, error)
 
 	mu      sync.Mutex // guards below
 	holders map[tolegacy.Holder]*link
@@ -45,9 +46,9 @@ type link struct {
 	used  time.Time // when the last of them ended
 }
 
-// NewClient makes a Client. credentials give those for a connection to the sidecar with a node id.
-func NewClient(credentials func(nodeID string) (credentials.TransportCredentials, error)) *Client {
-	return &Client{credentials: credentials, holders: make(map[tolegacy.Holder]*link)}
+// NewClient makes a Client of the sidecar that identity gives, or an error while it has not joined.
+func NewClient(identity func() (Identity, error)) *Client {
+	return &Client{identity: identity, holders: make(map[tolegacy.Holder]*link)}
 }
 
 // Close ends every connection, and with them what is under way.
@@ -60,8 +61,11 @@ func (c *Client) Close() {
 	}
 }
 
-// Resume implements tolegacy.Peers.
+// Resume implements tolegacy.Peers. It adds to r that this sidecar vouches for the principal.
 func (c *Client) Resume(ctx context.Context, h tolegacy.Holder, r *outriggerv1.ResumeRequest) (upstream.EventStream, error) {
+	if err := c.vouch(h, r); err != nil {
+		return nil, err
+	}
 	l, err := c.take(h)
 	if err != nil {
 		return nil, err
@@ -80,6 +84,16 @@ func (c *Client) Resume(ctx context.Context, h tolegacy.Holder, r *outriggerv1.R
 	}
 	end := sync.OnceFunc(func() { cancel(); c.leave(l) })
 	return &events{stream: stream, end: end, upstream: r.GetUpstream()}, nil
+}
+
+// vouch asserts to a holder who makes a request.
+func (c *Client) vouch(h tolegacy.Holder, r *outriggerv1.ResumeRequest) error {
+	id, err := c.identity()
+	if err != nil {
+		return err
+	}
+	r.Caller, err = assertion.Sign(id.Certificate(), r.GetPrincipal(), claimOf(h.ID, r), time.Now())
+	return err
 }
 
 // taken waits until the holder says that it has the request. Until then nothing has happened there.
@@ -170,10 +184,11 @@ func (c *Client) evictLocked() bool {
 
 // dial makes a connection, which reaches for nobody before it is used.
 func (c *Client) dial(h tolegacy.Holder) (*grpc.ClientConn, error) {
-	creds, err := c.credentials(h.ID)
+	id, err := c.identity()
 	if err != nil {
 		return nil, err
 	}
+	creds := credentials.NewTLS(id.PeerClientTLS(h.ID))
 	return grpc.NewClient("passthrough:///"+h.Address, grpc.WithTransportCredentials(creds), grpc.WithIdleTimeout(5*time.Minute),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxRequest)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: takeTime}),

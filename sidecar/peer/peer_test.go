@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -13,13 +14,16 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 	"github.com/outrigger-mesh/outrigger/controlplane/store"
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/bridge/tolegacy"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
+	"github.com/outrigger-mesh/outrigger/sidecar/identity/assertion"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -80,7 +84,7 @@ func (f *fleet) join(nodeID string) *config.Identity {
 // holder serves r as a sidecar and returns how others name it.
 func (f *fleet) holder(id *config.Identity, r Resumer) tolegacy.Holder {
 	l := listen(f.t)
-	g := NewServer(r, credentials.NewTLS(id.PeerServerTLS()), slog.New(slog.DiscardHandler))
+	g := NewServer(r, id, slog.New(slog.DiscardHandler))
 	go g.Serve(l)
 	f.t.Cleanup(g.Stop)
 	return tolegacy.Holder{ID: id.NodeID(), Address: l.Addr().String()}
@@ -88,10 +92,12 @@ func (f *fleet) holder(id *config.Identity, r Resumer) tolegacy.Holder {
 
 // client is what a sidecar reaches others with.
 func (f *fleet) client(id *config.Identity) *Client {
-	c := NewClient(func(nodeID string) (credentials.TransportCredentials, error) {
-		return credentials.NewTLS(id.PeerClientTLS(nodeID)), nil
-	})
-	f.t.Cleanup(c.Close)
+	return newClient(f.t, id)
+}
+
+func newClient(t *testing.T, id Identity) *Client {
+	c := NewClient(func() (Identity, error) { return id, nil })
+	t.Cleanup(c.Close)
 	return c
 }
 
@@ -209,6 +215,74 @@ func TestAFailureOfTheUpstreamsIsTheSameFarAway(t *testing.T) {
 	}
 }
 
+// forger is a sidecar that says of itself what a test wants.
+type forger struct {
+	*config.Identity
+	signs *config.Identity
+}
+
+func (f forger) Certificate() *tls.Certificate { return f.signs.Certificate() }
+
+// What a holder takes for the caller is what the sidecar that asks has signed, for it and for this request.
+func TestWhoCallsIsNeverTakenFromTheRequestItself(t *testing.T) {
+	f := newFleet(t)
+	principals := make(chan string, 1)
+	h := f.holder(f.join("holder"), resumer(func(_ context.Context, r *outriggerv1.ResumeRequest) (*upstream.Answer, error) {
+		principals <- r.GetPrincipal()
+		return nil, upstream.ErrNotHere
+	}))
+	asking, other := f.join("asking"), f.join("other")
+	request := func() *outriggerv1.ResumeRequest {
+		return &outriggerv1.ResumeRequest{Upstream: "up", Binding: "main", Message: []byte("retry"), Principal: "me"}
+	}
+	signed := func(audience string, change func(*outriggerv1.ResumeRequest)) *outriggerv1.ResumeRequest {
+		r := request()
+		a, err := assertion.Sign(asking.Certificate(), "me", claimOf(audience, r), time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Caller = a
+		change(r)
+		return r
+	}
+	conn, err := grpc.NewClient("passthrough:///"+h.Address, grpc.WithTransportCredentials(credentials.NewTLS(asking.PeerClientTLS("holder"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw := func(r *outriggerv1.ResumeRequest) error {
+		stream, err := outriggerv1.NewPeerServiceClient(conn).Resume(t.Context(), r)
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return err
+	}
+	for name, row := range map[string]struct {
+		r    *outriggerv1.ResumeRequest
+		want codes.Code
+	}{
+		"as it should be":        {signed("holder", func(*outriggerv1.ResumeRequest) {}), codes.NotFound},
+		"another name beside it": {signed("holder", func(r *outriggerv1.ResumeRequest) { r.Principal = "you" }), codes.NotFound},
+		"only a name":            {request(), codes.Unauthenticated},
+		"for another sidecar":    {signed("other", func(*outriggerv1.ResumeRequest) {}), codes.Unauthenticated},
+		"for another message":    {signed("holder", func(r *outriggerv1.ResumeRequest) { r.Message = []byte("x") }), codes.Unauthenticated},
+		"for another binding":    {signed("holder", func(r *outriggerv1.ResumeRequest) { r.Binding = "x" }), codes.Unauthenticated},
+	} {
+		if err := raw(row.r); status.Code(err) != row.want {
+			t.Errorf("%s: %v, want %v", name, err, row.want)
+		}
+		if row.want == codes.NotFound {
+			if got := <-principals; got != "me" {
+				t.Errorf("%s: %q calls, want me", name, got)
+			}
+		}
+	}
+	err = first(t.Context(), newClient(t, forger{other, asking}), h, request())
+	if status.Code(err) != codes.Unauthenticated || len(principals) != 0 {
+		t.Errorf("signed by a sidecar that is not the one that asks: %v, want UNAUTHENTICATED", err)
+	}
+}
+
 func TestLeavingEndsTheCallAtTheHolder(t *testing.T) {
 	f := newFleet(t)
 	begun, ended := make(chan struct{}), make(chan struct{})
@@ -251,7 +325,7 @@ func TestAHolderThatIsBackIsFoundAtOnce(t *testing.T) {
 	}
 	g := NewServer(resumer(func(context.Context, *outriggerv1.ResumeRequest) (*upstream.Answer, error) {
 		return &upstream.Answer{Status: 200, Events: &script{nil, io.EOF, make(chan struct{})}}, nil
-	}), credentials.NewTLS(id.PeerServerTLS()), slog.New(slog.DiscardHandler))
+	}), id, slog.New(slog.DiscardHandler))
 	go g.Serve(l)
 	t.Cleanup(g.Stop)
 	if err := first(t.Context(), c, h, &outriggerv1.ResumeRequest{}); !errors.Is(err, io.EOF) {

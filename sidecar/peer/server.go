@@ -2,12 +2,14 @@
 // by the one that holds its call (outrigger.v1.PeerService).
 //
 // They speak gRPC over mutual TLS with the certificates that the control plane gave them; each is known by the node id
-// in it, and a state that names a holder is handed to that node alone. Not here: what is held, and who may go on with it
-// (package tolegacy).
+// in it, and a state that names a holder is handed to that node alone. Who calls comes as an assertion that the sidecar which
+// let the caller in has signed (package assertion). Not here: what is held, and who may go on with it (package tolegacy).
 package peer
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/sidecar/identity/assertion"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -33,33 +36,49 @@ const (
 	connectTime = 3 * time.Second
 )
 
+// Identity is a sidecar's, as others of its control plane know it: a *config.Identity.
+type Identity interface {
+	// NodeID is its name.
+	NodeID() string
+	// Certificate proves the name, and Roots are the authorities by which those of others are proved, as of now.
+	Certificate() *tls.Certificate
+	Roots() *x509.CertPool
+	// PeerServerTLS is for connections from others, and PeerClientTLS for one to the sidecar with a node id.
+	PeerServerTLS() *tls.Config
+	PeerClientTLS(nodeID string) *tls.Config
+}
+
 // Resumer goes on with calls that this sidecar holds.
 type Resumer interface {
-	// Resume is the holder's part of a retry. It fails with upstream.ErrNotHere when nothing of the upstream is here.
+	// Resume is the holder's part of a retry, whose principal is proved. It fails with upstream.ErrNotHere when nothing of the upstream is here.
 	Resume(ctx context.Context, r *outriggerv1.ResumeRequest) (*upstream.Answer, error)
 }
 
 // service is the PeerService.
 type service struct {
 	outriggerv1.UnimplementedPeerServiceServer
-	resumer Resumer
-	log     *slog.Logger
+	resumer  Resumer
+	identity Identity
+	log      *slog.Logger
 }
 
-// NewServer makes the server of other sidecars' requests, who are known by creds. It is for a listener that Limit made.
-func NewServer(r Resumer, creds credentials.TransportCredentials, log *slog.Logger) *grpc.Server {
+// NewServer makes the server of other sidecars' requests to the one that id is of. It is for a listener that Limit made.
+func NewServer(r Resumer, id Identity, log *slog.Logger) *grpc.Server {
 	s := grpc.NewServer(
-		grpc.Creds(creds), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxMessage), grpc.ConnectionTimeout(connectTime),
+		grpc.Creds(credentials.NewTLS(id.PeerServerTLS())), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxMessage), grpc.ConnectionTimeout(connectTime),
 		grpc.MaxConcurrentStreams(2*maxCalls), grpc.MaxHeaderListSize(16<<10), grpc.StreamInterceptor(newQuota().intercept),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 10 * time.Minute, Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
-	outriggerv1.RegisterPeerServiceServer(s, &service{resumer: r, log: log})
+	outriggerv1.RegisterPeerServiceServer(s, &service{resumer: r, identity: id, log: log})
 	return s
 }
 
 // Resume implements PeerServiceServer.
 func (s *service) Resume(r *outriggerv1.ResumeRequest, stream grpc.ServerStreamingServer[outriggerv1.ResumeResponse]) error {
+	if err := s.prove(stream.Context(), r); err != nil {
+		return err
+	}
 	if err := stream.SendHeader(nil); err != nil { // it is here: from now on nobody can say that nothing happened
 		return err
 	}
@@ -89,6 +108,22 @@ func (s *service) Resume(r *outriggerv1.ResumeRequest, stream grpc.ServerStreami
 		}
 	}
 	return nil
+}
+
+// prove makes the principal of a request the one that the sidecar which asks has signed for, whatever else the request says.
+func (s *service) prove(ctx context.Context, r *outriggerv1.ResumeRequest) (err error) {
+	asks := caller(ctx)
+	r.Principal, err = assertion.Verify(r.GetCaller(), asks, s.identity.Roots(), claimOf(s.identity.NodeID(), r), time.Now())
+	if err != nil {
+		s.log.Warn("a sidecar does not prove who makes the call that it hands on", "sidecar", asks, "error", err)
+		return status.Error(codes.Unauthenticated, err.Error())
+	}
+	return nil
+}
+
+// claimOf is what an assertion about a request to a sidecar says beside who calls.
+func claimOf(audience string, r *outriggerv1.ResumeRequest) assertion.Claim {
+	return assertion.Claim{Audience: audience, Binding: r.GetBinding(), Message: r.GetMessage()}
 }
 
 // kinds are an upstream's failures as gRPC has them, and back. What is not here is UNKNOWN.

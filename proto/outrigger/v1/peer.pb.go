@@ -34,8 +34,10 @@ type ResumeRequest struct {
 	Upstream string `protobuf:"bytes,2,opt,name=upstream,proto3" json:"upstream,omitempty"`
 	// The whole JSON-RPC request, with its requestState and inputResponses.
 	Message []byte `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// Who calls, as the asking sidecar knows it.
-	Principal     string `protobuf:"bytes,4,opt,name=principal,proto3" json:"principal,omitempty"`
+	// Who calls, for sidecars that do not know `caller`. Others do not read it.
+	Principal string `protobuf:"bytes,4,opt,name=principal,proto3" json:"principal,omitempty"`
+	// Who calls, as the asking sidecar vouches for it. Required.
+	Caller        *CallerAssertion `protobuf:"bytes,5,opt,name=caller,proto3" json:"caller,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -98,6 +100,160 @@ func (x *ResumeRequest) GetPrincipal() string {
 	return ""
 }
 
+func (x *ResumeRequest) GetCaller() *CallerAssertion {
+	if x != nil {
+		return x.Caller
+	}
+	return nil
+}
+
+// CallerAssertion is who calls, signed by the sidecar that let the caller in.
+type CallerAssertion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A CallerStatement, as the bytes that are signed.
+	Statement []byte `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"`
+	// ECDSA (ASN.1) with the key of the first certificate, over the SHA-256 of "outrigger caller assertion v1", a zero byte
+	// and the statement.
+	Signature []byte `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"`
+	// The signer's certificate first, then what leads to an authority of its control plane, in DER. At most 4.
+	Chain         [][]byte `protobuf:"bytes,3,rep,name=chain,proto3" json:"chain,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallerAssertion) Reset() {
+	*x = CallerAssertion{}
+	mi := &file_outrigger_v1_peer_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallerAssertion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallerAssertion) ProtoMessage() {}
+
+func (x *CallerAssertion) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_peer_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallerAssertion.ProtoReflect.Descriptor instead.
+func (*CallerAssertion) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_peer_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *CallerAssertion) GetStatement() []byte {
+	if x != nil {
+		return x.Statement
+	}
+	return nil
+}
+
+func (x *CallerAssertion) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+func (x *CallerAssertion) GetChain() [][]byte {
+	if x != nil {
+		return x.Chain
+	}
+	return nil
+}
+
+// CallerStatement is good for one request to one sidecar, for half a minute.
+type CallerStatement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Node id of the sidecar that it is for.
+	Audience string `protobuf:"bytes,1,opt,name=audience,proto3" json:"audience,omitempty"`
+	// The binding whose endpoint the caller called.
+	Binding string `protobuf:"bytes,2,opt,name=binding,proto3" json:"binding,omitempty"`
+	// Who calls; empty for a caller of whom nothing is known.
+	Principal string `protobuf:"bytes,3,opt,name=principal,proto3" json:"principal,omitempty"`
+	// When it was signed, in seconds since 1970.
+	IssuedUnix int64 `protobuf:"varint,4,opt,name=issued_unix,json=issuedUnix,proto3" json:"issued_unix,omitempty"`
+	// SHA-256 of ResumeRequest.message.
+	MessageSha256 []byte `protobuf:"bytes,5,opt,name=message_sha256,json=messageSha256,proto3" json:"message_sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallerStatement) Reset() {
+	*x = CallerStatement{}
+	mi := &file_outrigger_v1_peer_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallerStatement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallerStatement) ProtoMessage() {}
+
+func (x *CallerStatement) ProtoReflect() protoreflect.Message {
+	mi := &file_outrigger_v1_peer_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallerStatement.ProtoReflect.Descriptor instead.
+func (*CallerStatement) Descriptor() ([]byte, []int) {
+	return file_outrigger_v1_peer_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CallerStatement) GetAudience() string {
+	if x != nil {
+		return x.Audience
+	}
+	return ""
+}
+
+func (x *CallerStatement) GetBinding() string {
+	if x != nil {
+		return x.Binding
+	}
+	return ""
+}
+
+func (x *CallerStatement) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *CallerStatement) GetIssuedUnix() int64 {
+	if x != nil {
+		return x.IssuedUnix
+	}
+	return 0
+}
+
+func (x *CallerStatement) GetMessageSha256() []byte {
+	if x != nil {
+		return x.MessageSha256
+	}
+	return nil
+}
+
 // ResumeResponse is one JSON-RPC message for the client: notifications, then the response.
 type ResumeResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -108,7 +264,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_outrigger_v1_peer_proto_msgTypes[1]
+	mi := &file_outrigger_v1_peer_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -120,7 +276,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_outrigger_v1_peer_proto_msgTypes[1]
+	mi := &file_outrigger_v1_peer_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -133,7 +289,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_outrigger_v1_peer_proto_rawDescGZIP(), []int{1}
+	return file_outrigger_v1_peer_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ResumeResponse) GetMessage() []byte {
@@ -147,12 +303,24 @@ var File_outrigger_v1_peer_proto protoreflect.FileDescriptor
 
 const file_outrigger_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x17outrigger/v1/peer.proto\x12\foutrigger.v1\"}\n" +
+	"\x17outrigger/v1/peer.proto\x12\foutrigger.v1\"\xb4\x01\n" +
 	"\rResumeRequest\x12\x18\n" +
 	"\abinding\x18\x01 \x01(\tR\abinding\x12\x1a\n" +
 	"\bupstream\x18\x02 \x01(\tR\bupstream\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\fR\amessage\x12\x1c\n" +
-	"\tprincipal\x18\x04 \x01(\tR\tprincipal\"*\n" +
+	"\tprincipal\x18\x04 \x01(\tR\tprincipal\x125\n" +
+	"\x06caller\x18\x05 \x01(\v2\x1d.outrigger.v1.CallerAssertionR\x06caller\"c\n" +
+	"\x0fCallerAssertion\x12\x1c\n" +
+	"\tstatement\x18\x01 \x01(\fR\tstatement\x12\x1c\n" +
+	"\tsignature\x18\x02 \x01(\fR\tsignature\x12\x14\n" +
+	"\x05chain\x18\x03 \x03(\fR\x05chain\"\xad\x01\n" +
+	"\x0fCallerStatement\x12\x1a\n" +
+	"\baudience\x18\x01 \x01(\tR\baudience\x12\x18\n" +
+	"\abinding\x18\x02 \x01(\tR\abinding\x12\x1c\n" +
+	"\tprincipal\x18\x03 \x01(\tR\tprincipal\x12\x1f\n" +
+	"\vissued_unix\x18\x04 \x01(\x03R\n" +
+	"issuedUnix\x12%\n" +
+	"\x0emessage_sha256\x18\x05 \x01(\fR\rmessageSha256\"*\n" +
 	"\x0eResumeResponse\x12\x18\n" +
 	"\amessage\x18\x01 \x01(\fR\amessage2T\n" +
 	"\vPeerService\x12E\n" +
@@ -170,19 +338,22 @@ func file_outrigger_v1_peer_proto_rawDescGZIP() []byte {
 	return file_outrigger_v1_peer_proto_rawDescData
 }
 
-var file_outrigger_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_outrigger_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_outrigger_v1_peer_proto_goTypes = []any{
-	(*ResumeRequest)(nil),  // 0: outrigger.v1.ResumeRequest
-	(*ResumeResponse)(nil), // 1: outrigger.v1.ResumeResponse
+	(*ResumeRequest)(nil),   // 0: outrigger.v1.ResumeRequest
+	(*CallerAssertion)(nil), // 1: outrigger.v1.CallerAssertion
+	(*CallerStatement)(nil), // 2: outrigger.v1.CallerStatement
+	(*ResumeResponse)(nil),  // 3: outrigger.v1.ResumeResponse
 }
 var file_outrigger_v1_peer_proto_depIdxs = []int32{
-	0, // 0: outrigger.v1.PeerService.Resume:input_type -> outrigger.v1.ResumeRequest
-	1, // 1: outrigger.v1.PeerService.Resume:output_type -> outrigger.v1.ResumeResponse
-	1, // [1:2] is the sub-list for method output_type
-	0, // [0:1] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	1, // 0: outrigger.v1.ResumeRequest.caller:type_name -> outrigger.v1.CallerAssertion
+	0, // 1: outrigger.v1.PeerService.Resume:input_type -> outrigger.v1.ResumeRequest
+	3, // 2: outrigger.v1.PeerService.Resume:output_type -> outrigger.v1.ResumeResponse
+	2, // [2:3] is the sub-list for method output_type
+	1, // [1:2] is the sub-list for method input_type
+	1, // [1:1] is the sub-list for extension type_name
+	1, // [1:1] is the sub-list for extension extendee
+	0, // [0:1] is the sub-list for field type_name
 }
 
 func init() { file_outrigger_v1_peer_proto_init() }
@@ -196,7 +367,7 @@ func file_outrigger_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_outrigger_v1_peer_proto_rawDesc), len(file_outrigger_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/bridge/tolegacy"
@@ -43,7 +42,7 @@ var errNoIdentity = errors.New("this sidecar has not joined a control plane yet"
 // newKin opens the port for other sidecars, if there is to be one. It is served once the sidecar has joined.
 func newKin(o *options, log *slog.Logger) (*kin, error) {
 	k := &kin{sealer: seal.New(), log: log, has: make(chan struct{})}
-	k.client = peer.NewClient(k.credentials)
+	k.client = peer.NewClient(k.self)
 	if len(o.controlPlanes) == 0 || o.plaintext {
 		return k, nil
 	}
@@ -62,11 +61,11 @@ func newKin(o *options, log *slog.Logger) (*kin, error) {
 	return k, nil
 }
 
-// credentials are for a connection to the sidecar with a node id.
-func (k *kin) credentials(nodeID string) (credentials.TransportCredentials, error) {
+// self is who this sidecar is to the others.
+func (k *kin) self() (peer.Identity, error) {
 	select {
 	case <-k.has:
-		return credentials.NewTLS(k.identity.PeerClientTLS(nodeID)), nil
+		return k.identity, nil
 	default:
 		return nil, errNoIdentity
 	}
@@ -127,7 +126,7 @@ func (k *kin) serve(ctx context.Context, r peer.Resumer) error {
 		return k.listener.Close()
 	case <-k.has:
 	}
-	s := peer.NewServer(r, credentials.NewTLS(k.identity.PeerServerTLS()), k.log)
+	s := peer.NewServer(r, k.identity, k.log)
 	k.server.Store(s)
 	stop := context.AfterFunc(ctx, s.Stop)
 	defer stop()
