@@ -1,9 +1,7 @@
 package explain
 
 import (
-	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +9,8 @@ import (
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/proto/resource"
 	"github.com/outrigger-mesh/outrigger/sidecar/identity"
+	"github.com/outrigger-mesh/outrigger/sidecar/identity/apikey"
+	"github.com/outrigger-mesh/outrigger/sidecar/identity/certificate"
 	"github.com/outrigger-mesh/outrigger/sidecar/identity/jwt"
 	"github.com/outrigger-mesh/outrigger/sidecar/identity/tenant"
 )
@@ -65,26 +65,24 @@ func (f *fleet) caller(p *outriggerv1.ExplainedPrincipal, now time.Time) (*calle
 
 // checkPrincipal finds what is wrong with a principal wherever it calls.
 func checkPrincipal(p *outriggerv1.ExplainedPrincipal) (mistakes resource.Errors) {
-	token := p.GetIssuer() != "" || p.GetSubject() != ""
-	beside := token || len(p.GetGroups()) > 0 || len(p.GetScopes()) > 0 || len(p.GetClaims().GetFields()) > 0
-	add := func(path, message string) {
-		mistakes = append(mistakes, resource.Error{Path: "principal." + path, Message: message})
-	}
 	switch {
-	case p.GetKey() != "" && (beside || p.GetSpiffeId() != ""):
-		add("key", "expected nothing else with it: the Key has the rest")
-	case p.GetSpiffeId() != "" && beside:
-		add("spiffe_id", "expected nothing else with it: a certificate has no more")
-	case p.GetKey() == "" && beside && p.GetSubject() == "":
-		add("subject", "required: a token has one")
+	case p.GetKey() != "" && (isToken(p) || p.GetSpiffeId() != ""):
+		mistakes = append(mistakes, resource.Error{Path: "principal.key", Message: "expected nothing else with it: the Key has the rest"})
+	case p.GetSpiffeId() != "" && isToken(p):
+		mistakes = append(mistakes, resource.Error{Path: "principal.spiffe_id", Message: "expected nothing else with it: a certificate has no more"})
 	}
 	return mistakes
+}
+
+// isToken reports whether anything is given that only tokens have.
+func isToken(p *outriggerv1.ExplainedPrincipal) bool {
+	return p.GetIssuer() != "" || p.GetSubject() != "" || len(p.GetGroups())+len(p.GetScopes())+len(p.GetClaims().GetFields()) > 0
 }
 
 // unknown is every caller of a binding that asks nobody who he is.
 func (f *fleet) unknown(p *outriggerv1.ExplainedPrincipal) *caller {
 	c := &caller{}
-	if p.GetKey() != "" || p.GetSubject() != "" || p.GetSpiffeId() != "" {
+	if p.GetKey() != "" || p.GetSpiffeId() != "" || isToken(p) {
 		c.note = fmt.Sprintf(". No Policy says how callers of Binding/%s prove who they are, so each is %s", f.binding.GetName(), identity.AnonymousID)
 	}
 	return c
@@ -96,9 +94,9 @@ func (f *fleet) prove(id *outriggerv1.Identity, p *outriggerv1.ExplainedPrincipa
 	case p.GetKey() != "":
 		return f.proveKey(id, p.GetKey(), now)
 	case p.GetSpiffeId() != "":
-		who, refused = proveCertificate(id, p.GetSpiffeId())
+		who, refused = proveCertificate(id, p.GetSpiffeId(), now)
 		return who, refused, nil
-	case p.GetSubject() != "":
+	case isToken(p):
 		return proveToken(id, p)
 	case !id.GetAnonymous():
 		return who, "it carries no credential", nil
@@ -122,84 +120,55 @@ func (f *fleet) proveKey(id *outriggerv1.Identity, name string, now time.Time) (
 	case k.GetExpires() != nil && !now.Before(k.GetExpires().AsTime()):
 		return who, "the Key has expired", nil
 	}
-	return proof{&identity.Principal{
-		ID: "key:" + name, Provider: id.GetProviders()[by].GetName(), Groups: set(k.GetGroups()), Scopes: set(k.GetScopes()),
-		Key: name, KeyLabels: k.GetLabels(),
-	}, k.GetTenant()}, "", nil
+	return proof{apikey.Principal(k, id.GetProviders()[by].GetName()), k.GetTenant()}, "", nil
 }
 
-func proveCertificate(id *outriggerv1.Identity, spiffe string) (who proof, refused string) {
+// proveCertificate believes the authority of a certificate, which is not the control plane's to know.
+func proveCertificate(id *outriggerv1.Identity, spiffe string, now time.Time) (who proof, refused string) {
 	for _, p := range id.GetProviders() {
 		c := p.GetCertificate()
 		if c == nil {
 			continue
 		}
-		if globs := c.GetSpiffeIds(); len(globs) > 0 && !slices.ContainsFunc(globs, func(g string) bool { return matches(g, spiffe) }) {
-			return who, "it takes no certificate of this SPIFFE id"
+		v, err := certificate.New(p.GetName(), &outriggerv1.CertificateProvider{SpiffeIds: c.GetSpiffeIds(), DnsNames: c.GetDnsNames()})
+		who := &identity.Principal{ID: spiffe, Provider: p.GetName(), SPIFFEID: spiffe, Expires: now.Add(time.Hour)}
+		if err != nil || !v.Accepts(who, now) {
+			return proof{}, certificate.ErrName.Error()
 		}
-		return proof{principal: &identity.Principal{ID: spiffe, Provider: p.GetName(), SPIFFEID: spiffe}}, ""
+		return proof{principal: who}, ""
 	}
 	return who, "it takes no certificates"
 }
 
-// matches reports whether a text matches a glob, of "*" and "?" only.
-func matches(glob, text string) bool {
-	pattern := strings.NewReplacer(`\*`, ".*", `\?`, ".").Replace(regexp.QuoteMeta(glob))
-	return regexp.MustCompile("(?s)^" + pattern + "$").MatchString(text)
-}
-
 func proveToken(id *outriggerv1.Identity, p *outriggerv1.ExplainedPrincipal) (who proof, refused string, mistakes resource.Errors) {
+	claims := p.GetClaims().AsMap()
+	issuer := p.GetIssuer()
+	if issuer == "" {
+		issuer, _ = claims["iss"].(string)
+	}
 	var issuers []string
 	for _, provider := range id.GetProviders() {
 		j := provider.GetJwt()
 		if j == nil {
 			continue
 		}
-		if p.GetIssuer() == j.GetIssuer() {
-			return tokenOf(provider, p), "", nil
+		if issuer != j.GetIssuer() {
+			issuers = append(issuers, j.GetIssuer())
+			continue
 		}
-		issuers = append(issuers, j.GetIssuer())
+		t, err := jwt.Suppose(jwt.Spec{Name: provider.GetName(), Provider: j}, jwt.Supposed{
+			Subject: p.GetSubject(), Groups: p.GetGroups(), Scopes: p.GetScopes(), Claims: claims,
+		})
+		if err != nil {
+			return who, err.Error(), nil
+		}
+		return proof{t.Principal, t.TenantClaim}, "", nil
 	}
 	switch {
-	case p.GetIssuer() != "":
+	case issuer != "":
 		return who, "it takes no tokens of this issuer", nil
 	case len(issuers) == 0:
 		return who, "it takes no tokens", nil
 	}
 	return who, "", resource.Errors{{Path: "principal.issuer", Message: "required: one of " + strings.Join(issuers, ", ")}}
-}
-
-// tokenOf is what a token of a provider's issuer proves. Claims that every token has are filled in.
-func tokenOf(by *outriggerv1.Provider, p *outriggerv1.ExplainedPrincipal) proof {
-	claims := map[string]any{"iss": p.GetIssuer(), "sub": p.GetSubject()}
-	for name, value := range p.GetClaims().AsMap() {
-		claims[name] = value
-	}
-	raw, _ := json.Marshal(claims) // they came as JSON, or as what JSON has
-	text := map[string]string{}
-	addText(text, "", claims)
-	return proof{&identity.Principal{
-		ID: p.GetIssuer() + "|" + p.GetSubject(), Provider: by.GetName(), Issuer: p.GetIssuer(), Subject: p.GetSubject(),
-		Groups: set(p.GetGroups()), Scopes: set(p.GetScopes()), Claims: raw, ClaimText: text,
-	}, text[by.GetJwt().GetClaims().GetTenant()]}
-}
-
-// addText adds the strings among claims by their paths, as ClaimPaths writes them.
-func addText(to map[string]string, under string, claims map[string]any) {
-	for name, value := range claims {
-		path := under + strings.ReplaceAll(name, ".", `\.`)
-		switch value := value.(type) {
-		case string:
-			to[path] = value
-		case map[string]any:
-			addText(to, path+".", value)
-		}
-	}
-}
-
-// set is sorted, without doubles.
-func set(list []string) []string {
-	list = slices.Clone(list)
-	slices.Sort(list)
-	return slices.Compact(list)
 }

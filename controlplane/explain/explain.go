@@ -1,8 +1,8 @@
 // Package explain decides calls that nobody makes, as the sidecars that run a binding would, and says why.
 //
 // What a sidecar of the binding is given comes from package compile, is decoded as the sidecar does, and is decided by the
-// sidecar's own packages policy and tenant. Only the credential is believed rather than judged: an explanation begins with
-// what one would prove.
+// sidecar's own packages: who a credential shows by apikey, jwt and certificate, where he belongs by tenant, what he may do by
+// policy. Only that the credential is good is believed.
 //
 // It is about desired state: a sidecar that is behind, or refused a resource, still goes by what it has. Pure, and safe for
 // concurrent use.
@@ -92,7 +92,7 @@ func fleetOf(objects []resource.Object, binding string) (*fleet, error) {
 		}
 		switch o := o.(type) {
 		case *outriggerv1.Policy:
-			f.policies = append(f.policies, o)
+			f.policies = append(f.policies, resource.WithDefaults(o))
 		case *outriggerv1.Tenant:
 			f.tenants = append(f.tenants, o)
 		case *outriggerv1.Key:

@@ -171,10 +171,13 @@ func TestCallsAreExplained(t *testing.T) {
 		"a claimed tenant":      {`"binding":"desk","tool":"acme_x","arguments":{},` + jo + `,"claims":{"org":{"tenant":"acme"}}}`, "+l acme/all of acme", ""},
 		"an unknown tenant":     {`"binding":"desk","tool":"acme_x",` + jo + `,"claims":{"org":{"tenant":"none"}}}`, "- who/", "does not exist"},
 		"claims in rules":       {`"binding":"desk","tool":"org","arguments":{},` + jo + `,"claims":{"org":{"id":"7"}}}`, "+l desk/org of acme", ""},
+		"groups of claims":      {`"binding":"desk","tool":"get_x","arguments":{},"principal":{"claims":{"iss":"https://idp.example","sub":"jo","groups":["staff"]}}`, "+l desk/read", ""},
+		"scopes of claims":      {`"binding":"desk","tool":"put","arguments":{},` + jo + `,"claims":{"scope":"put write"}}`, "+l desk/write", ""},
+		"no subject":            {`"binding":"desk","tool":"get_x","principal":{"issuer":"https://idp.example","groups":["staff"]}`, "- who/", "the token lacks a claim"},
 		"another issuer":        {`"binding":"desk","tool":"get_x","principal":{"issuer":"https://other.example","subject":"jo"}`, "- who/", "no tokens of this issuer"},
 		"a revoked caller":      {`"binding":"desk","tool":"get_x","principal":{"issuer":"https://idp.example","subject":"eve"}`, "- who/", "the caller is revoked"},
 		"a certificate":         {`"binding":"desk","tool":"sync","arguments":{},"principal":{"spiffeId":"spiffe://acme/one"}`, "+l desk/mesh", ""},
-		"another certificate":   {`"binding":"desk","tool":"sync","principal":{"spiffeId":"spiffe://other/one"}`, "- who/", "no certificate of this SPIFFE id"},
+		"another certificate":   {`"binding":"desk","tool":"sync","principal":{"spiffeId":"spiffe://other/one"}`, "- who/", "the certificate has no name that is accepted"},
 		"scopes that lack":      {`"binding":"desk","tool":"put","arguments":{},` + jo + `,"scopes":["put"]}`, "- default/ lacks write", "with the scopes that are missing: write"},
 		"scopes":                {`"binding":"desk","tool":"put","arguments":{},` + jo + `,"scopes":["write","put"]}`, "+l desk/write", ""},
 		"arguments":             {`"binding":"desk","tool":"read_file","arguments":{"path":"/srv/x"}`, "+l desk/public", ""},
@@ -241,7 +244,7 @@ func TestWrongQuestionsAreRefused(t *testing.T) {
 		"no such Key":           {`{"binding":"desk","tool":"a","principal":{"key":"x"}}`, `principal.key: no Key is named "x"`},
 		"a Key and groups":      {`{"binding":"desk","tool":"a","principal":{"key":"nightly","groups":["staff"]}}`, "principal.key: expected nothing else"},
 		"a certificate's group": {`{"binding":"desk","tool":"a","principal":{"spiffeId":"spiffe://acme/x","groups":["staff"]}}`, "principal.spiffe_id: expected nothing else"},
-		"groups of nobody":      {`{"binding":"desk","tool":"a","principal":{"groups":["staff"]}}`, "principal.subject: required"},
+		"groups of nobody":      {`{"binding":"desk","tool":"a","principal":{"groups":["staff"]}}`, "principal.issuer: required"},
 		"no issuer":             {`{"binding":"desk","tool":"a","principal":{"subject":"jo"}}`, "principal.issuer: required: one of https://idp.example"},
 	} {
 		_, err := Explain(all, request(t, row.request), now)

@@ -105,15 +105,15 @@ func (x *Secrets) Seal(name, key, value string) string {
 func (x *Secrets) Open(name, key, sealed string) (value string, err error) {
 	text, err := base64.RawStdEncoding.DecodeString(sealed)
 	if err != nil || len(text) < sealedHead {
-		return "", fmt.Errorf("Secret/%s: the value of %q is damaged", name, key)
+		return "", fmt.Errorf("the value %q of Secret/%s is damaged", key, name)
 	}
 	i := slices.IndexFunc(x.keys, func(k secretKey) bool { return bytes.Equal(k.id, text[:secretIDSize]) })
 	if i < 0 {
-		return "", fmt.Errorf("Secret/%s: the value of %q is %w", name, key, ErrOtherKey)
+		return "", fmt.Errorf("the value %q of Secret/%s is %w", key, name, ErrOtherKey)
 	}
 	opened, err := x.keys[i].aead.Open(nil, text[secretIDSize:sealedHead], text[sealedHead:], place(name, key))
 	if err != nil {
-		return "", fmt.Errorf("Secret/%s: the value of %q is damaged", name, key)
+		return "", fmt.Errorf("the value %q of Secret/%s is damaged", key, name)
 	}
 	return string(opened), nil
 }
@@ -144,7 +144,7 @@ func (x *Secrets) OpenResource(e Entry) (*outriggerv1.Resource, error) {
 	}
 	values := SecretValues(r)
 	if x == nil && len(values) > 0 {
-		return nil, fmt.Errorf("Secret/%s: there is no key to open it with", r.Name)
+		return nil, fmt.Errorf("there is no key to open Secret/%s with", r.Name)
 	}
 	for key, v := range values {
 		opened, err := x.Open(r.Name, key, v.GetStringValue())

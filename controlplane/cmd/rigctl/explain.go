@@ -45,7 +45,7 @@ func explainCommand(o *options) *cobra.Command {
 	f.StringVar(&q.as, "as", "anonymous", "who calls")
 	f.StringArrayVar(&q.groups, "group", nil, "a group of the token's; may be repeated")
 	f.StringArrayVar(&q.scopes, "scope", nil, "a scope of the token's; may be repeated")
-	f.StringVar(&q.claims, "claims", "", "the token's claims, a JSON object")
+	f.StringVar(&q.claims, "claims", "", "the token's claims, a JSON object: groups, scopes and Tenant are read from it too")
 	f.StringVar(&q.call, "call", "", "the tool that is called")
 	f.StringVar(&q.prompt, "prompt", "", "the prompt that is got")
 	f.StringVar(&q.read, "read", "", "the URI of the resource that is read")

@@ -86,7 +86,7 @@ func TestExplainSaysWhichRuleDecides(t *testing.T) {
 		"a prompt":   {[]string{"--prompt", "hello"}, `denied: no rule allows it`},
 		"a method":   {[]string{"--method", "tools/list"}, `allowed: no rule denies tools/list, which is about nothing in particular`},
 		"a stranger": {[]string{"--as", "spiffe://acme/x", "--call", "get_x"}, `denied: Policy/who does not let the caller in: it takes no certificates`},
-		"a claim":    {append(jo, "--claims", `{"groups":["staff"]}`, "--call", "x", "--args", "{}"), `denied: no rule allows it`},
+		"a claim":    {append(jo, "--claims", `{"groups":["staff"]}`, "--call", "get_x", "--args", "{}"), `allowed: Policy/rules allows it by rule "staff"`},
 	} {
 		out := r.run("", append([]string{"explain", "--binding", "demo"}, row.args...)...)
 		if line, _, _ := strings.Cut(out, "\n"); line != row.want {
