@@ -25,7 +25,6 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 	"go.uber.org/goleak"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/proto/resource"
@@ -40,7 +39,6 @@ var (
 	rsaKey   = must(rsa.GenerateKey(rand.Reader, 2048))
 	otherRSA = must(rsa.GenerateKey(rand.Reader, 2048))
 	ecKey    = must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
-	otherEC  = must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 )
 
 func must[T any](value T, err error) T {
@@ -109,9 +107,7 @@ func public(id string, of crypto.Signer) jose.JSONWebKey {
 func newFake(t testing.TB, keys ...jose.JSONWebKey) *fake {
 	t.Helper()
 	f := &fake{keys: keys}
-	s := httptest.NewServer(f)
-	t.Cleanup(s.Close)
-	f.issuer = s.URL
+	f.issuer = newServer(t, f)
 	return f
 }
 
@@ -197,10 +193,6 @@ func verifierOf(t testing.TB, i *Issuers, p *outriggerv1.JWTProvider) *Verifier 
 		t.Fatal(err)
 	}
 	return v
-}
-
-func refreshed(every time.Duration) func(*outriggerv1.JWTProvider) {
-	return func(p *outriggerv1.JWTProvider) { p.Refresh = durationpb.New(every) }
 }
 
 // payload is the claims of a good token for jo, with those of change in their place; nil takes one away.
@@ -293,4 +285,12 @@ func ecdsaKey(bits int) (*ecdsa.PrivateKey, error) {
 func edKey() (ed25519.PrivateKey, error) {
 	_, k, err := ed25519.GenerateKey(rand.Reader)
 	return k, err
+}
+
+// newServer serves a handler on a loopback port until the test's end, and returns its URL.
+func newServer(t testing.TB, h http.Handler) string {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.URL
 }

@@ -1,8 +1,8 @@
 // Package jwt judges access tokens: JSON web tokens (RFC 7519, RFC 9068) that an issuer signed for this audience.
 //
 // An Issuers is a sidecar's, for its whole life: it has the keys of the issuers that Verifiers name, which it fetches and
-// keeps fresh, and the tokens that it has verified, so both outlive a configuration. A token that was verified costs its
-// SHA-256 and a lookup from then on, until it expires or its key is withdrawn. An issuer that is down takes nobody's
+// keeps fresh, and the tokens that it has verified, so both outlive a configuration. A token that was verified costs a hash,
+// a lookup and a comparison from then on, until it expires or its key is withdrawn. An issuer that is down takes nobody's
 // access away until the provider's `stale` has passed; one that was never reached lets nobody in.
 //
 // JOSE is go-jose's; before it sees a token, what two readers could read in two ways is refused: duplicate names in JSON,
@@ -17,6 +17,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"runtime"
@@ -93,8 +94,8 @@ type Spec struct {
 }
 
 // Verifier makes a Verifier, or returns the one that there is for an equal Spec, with all it has verified. Its issuer's
-// keys are fetched from now on, and until nothing refers to any Verifier of that issuer any more. An error is of what the
-// Spec says, as a caFile that cannot be read: whether the issuer can be reached shows later.
+// keys are fetched from now on, until nothing refers to any Verifier of that issuer any more: the garbage collector tells. An
+// error is of what the Spec says, as a caFile that cannot be read: whether the issuer can be reached shows later.
 func (i *Issuers) Verifier(s Spec) (*Verifier, error) {
 	p := s.Provider
 	audiences := p.GetAudiences()
@@ -133,8 +134,7 @@ func (i *Issuers) Verifier(s Spec) (*Verifier, error) {
 	if v.source, err = i.sourceLocked(from, p); err != nil {
 		return nil, fmt.Errorf("provider %q: %w", s.Name, err)
 	}
-	i.verifiers[id] = weak.Make(v)
-	runtime.AddCleanup(v, func(id digest) { i.released(id, from) }, id)
+	i.rememberLocked(id, v)
 	return v, nil
 }
 
@@ -150,28 +150,32 @@ func (i *Issuers) sourceLocked(id digest, p *outriggerv1.JWTProvider) (*source, 
 		}
 		s = &source{
 			issuer: p.GetIssuer(), refresh: p.GetRefresh().AsDuration(), stale: p.GetStale().AsDuration(),
-			log: i.log, start: i.tasks.Run, fetcher: newFetcher(p.GetIssuer(), p.GetJwksUrl(), client),
+			log: i.log, ctx: i.tasks.Context(), start: i.tasks.Run, fetcher: newFetcher(p.GetIssuer(), p.GetJwksUrl(), client),
 		}
-		s.ctx, s.cancel = context.WithCancel(i.tasks.Context())
+		s.unused = func() bool { return i.forget(id, s) }
 		i.sources[id] = s
 		i.tasks.Run(s.run)
 	}
-	s.users++
+	s.users.Add(1)
 	return s, nil
 }
 
-// released is called some time after nothing refers to a Verifier any more.
-func (i *Issuers) released(verifier, from digest) {
+// rememberLocked lets an equal Spec find a Verifier for as long as somebody else refers to it.
+func (i *Issuers) rememberLocked(id digest, v *Verifier) {
+	maps.DeleteFunc(i.verifiers, func(_ digest, old weak.Pointer[Verifier]) bool { return old.Value() == nil })
+	i.verifiers[id] = weak.Make(v)
+	runtime.AddCleanup(v, func(s *source) { s.users.Add(-1) }, v.source)
+}
+
+// forget drops a source that has no user, and reports whether that was so.
+func (i *Issuers) forget(id digest, s *source) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.verifiers[verifier].Value() == nil { // else there is a new one
-		delete(i.verifiers, verifier)
+	if s.users.Load() > 0 {
+		return false
 	}
-	s := i.sources[from]
-	if s.users--; s.users == 0 {
-		s.cancel()
-		delete(i.sources, from)
-	}
+	delete(i.sources, id)
+	return true
 }
 
 // digestOf tells settings apart.

@@ -24,14 +24,13 @@ type source struct {
 	issuer         string
 	refresh, stale time.Duration
 	log            *slog.Logger
+	ctx            context.Context   // done when the owner closes
 	start          func(func()) bool // runs a task of the owner's
-	ctx            context.Context   // done when the source is not used any more
-	cancel         context.CancelFunc
+	unused         func() bool       // whether there is no user; the owner has then forgotten the source
 
 	current atomic.Pointer[keySet] // nil: none were ever fetched
 	fetched [len(results)]atomic.Uint64
-
-	users int // Verifiers; guarded by Issuers.mu
+	users   atomic.Int64 // Verifiers that something refers to
 
 	mu       sync.Mutex    // guards below
 	flight   chan struct{} // closed when the fetch that runs ends; nil: none runs
@@ -53,7 +52,7 @@ func (s *source) usable() *keySet {
 	return set
 }
 
-// run fetches keys until the source's end: at once, then each time that they are due.
+// run fetches keys until the owner closes, or they are due and nobody uses them: at once, then each time that they are due.
 func (s *source) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -62,6 +61,9 @@ func (s *source) run() {
 		case <-s.ctx.Done():
 			return
 		case <-timer.C:
+		}
+		if s.unused() {
+			return
 		}
 		timer.Reset(s.refreshIfDue())
 	}

@@ -3,7 +3,6 @@ package jwt
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"slices"
 	"time"
@@ -48,10 +47,10 @@ func (all Verifiers) Verify(ctx context.Context, token []byte) (*Token, error) {
 	if len(token) > maxToken {
 		return nil, refuse(Malformed)
 	}
-	k := tokenKey{hash: sha256.Sum256(token)}
+	k := tokenKey{hash: hashOf(token)}
 	for _, v := range all {
 		k.verifier = v.id
-		t := v.tokens.get(&k)
+		t := v.tokens.get(&k, token)
 		if t == nil {
 			continue
 		}
