@@ -149,8 +149,8 @@ func (t *tokens) fly(s *slot, f *flight) {
 	began := t.sources.now()
 	g, failed := t.ask(ctx, s.subject)
 	now := t.sources.now()
-	if failed != nil && failed.refused && !failed.whole && t.endpoint.exchanges && s == &t.own {
-		g, failed = grant{lifetime: ownPause}, nil // the sidecar gets none for itself, and presents none
+	if failed != nil && failed.answered && t.endpoint.exchanges && s == &t.own {
+		g, failed = noneForSelf(failed), nil
 	}
 	t.note(failed, now)
 	s.mu.Lock()
@@ -164,6 +164,14 @@ func (t *tokens) fly(s *slot, f *flight) {
 		t.callers.grew(s, len(f.token.value))
 	}
 	close(f.done)
+}
+
+// noneForSelf is what comes of it that an endpoint, which is there for callers, gives the sidecar no token: it presents none.
+func noneForSelf(f *failure) grant {
+	if f.refused {
+		return grant{lifetime: ownPause}
+	}
+	return grant{lifetime: maxPause}
 }
 
 // ask waits for a place, and makes the request.
