@@ -135,6 +135,9 @@ func spiffeID(c *x509.Certificate) (id string, ok bool) {
 	return "", true
 }
 
+// Takes reports whether a caller has a name that the provider takes, whatever proves it.
+func (v *Verifier) Takes(p *identity.Principal) bool { return v.accepted(p) != "" }
+
 // accepted is what a caller is called who has a name that the provider takes; empty: it has none.
 func (v *Verifier) accepted(p *identity.Principal) string {
 	if p.SPIFFEID != "" && (v.unqualified || matchOne(v.ids, p.SPIFFEID)) {
