@@ -73,16 +73,21 @@ func (f filter) append(b []byte) []byte {
 			continue
 		}
 		comma()
-		b = append(b, `"`+part.name+`":[`...)
-		for i, text := range part.of {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = rawjson.AppendString(b, text)
-		}
-		b = append(b, ']')
+		b = appendTexts(append(b, `"`+part.name+`":`...), part.of)
 	}
 	return append(b, '}')
+}
+
+// appendTexts appends an array of strings.
+func appendTexts(b []byte, all []string) []byte {
+	b = append(b, '[')
+	for i, text := range all {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = rawjson.AppendString(b, text)
+	}
+	return append(b, ']')
 }
 
 func (f filter) empty() bool {

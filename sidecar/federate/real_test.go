@@ -179,7 +179,7 @@ func TestARealUnlistedResourceIsFound(t *testing.T) {
 	if got := c.do(mcp.MethodResourcesRead, uri); !strings.Contains(got, `"text":"m2"`) {
 		t.Errorf("by template: %s", got)
 	}
-	a, _, err := c.s.search(t.Context(), c.message(mcp.MethodResourcesRead, uri), "ui://page") // as if there were no template
+	a, _, err := c.s.(*Server).search(t.Context(), c.message(mcp.MethodResourcesRead, uri), "ui://page") // as if there were no template
 	if err != nil {
 		t.Fatal(err)
 	}

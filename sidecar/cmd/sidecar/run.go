@@ -53,7 +53,7 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 	}
 	p := proxy.New(proxy.Options{
 		Log: log, Metrics: telemetry.NewMetrics(reg, buildVersion()), Access: access,
-		Dial: dialer.Dial, Outside: dialer.Outside, Federate: dialer.Federate, Via: dialer.Via,
+		Dial: dialer.Dial, Outside: dialer.Outside, Federate: dialer.Federate, Lone: dialer.Lone, Via: dialer.Via,
 	})
 	reg.MustRegister(p.Upstreams())
 	src, err := newSource(o, p, k, reg, log)
