@@ -250,9 +250,8 @@ const maxRefusal = 64 << 10
 
 // refusedListen is why a member answered with no stream, and closes that answer.
 func (s *Server) refusedListen(m *member, a *upstream.Answer) error {
-	taken := 0
-	defer func() { s.o.Answers.Give(taken) }()
-	r, err := s.readAnswer(a, maxRefusal, &taken)
+	r, taken, err := upstream.ReadResponse(m.Name, a, s.o.Answers, maxRefusal)
+	defer s.o.Answers.Give(taken)
 	if err != nil {
 		return err
 	}

@@ -156,7 +156,7 @@ func TestTheNameInTheHeaderFollowsTheBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	if got, err := new(Server).readAnswer(a, maxPage, new(int)); err != nil || !strings.Contains(string(got.Raw), "m1 find") {
+	if got, _, err := upstream.ReadResponse("m", a, nil, maxPage); err != nil || !strings.Contains(string(got.Raw), "m1 find") {
 		t.Errorf("got %s, %v", got.Raw, err)
 	}
 	r.mu.Lock()
@@ -183,7 +183,7 @@ func TestARealUnlistedResourceIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := new(Server).readAnswer(a, maxPage, new(int)); err != nil || !strings.Contains(string(got.Raw), `"text":"m2"`) {
+	if got, _, err := upstream.ReadResponse("m", a, nil, maxPage); err != nil || !strings.Contains(string(got.Raw), `"text":"m2"`) {
 		t.Errorf("by trying: %s, %v", got.Raw, err)
 	}
 	if got := c.do(mcp.MethodResourcesRead, `"uri":"none:///"`); !strings.Contains(got, "-32602") {

@@ -3,11 +3,9 @@ package tolegacy
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 
-	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -77,10 +75,8 @@ func (s *Server) welcomed(session upstream.Session, answer *upstream.Answer) (*a
 	switch {
 	case session == nil && status == http.StatusLoopDetected:
 		return nil, s.fault(upstream.Loop, "leads back to a sidecar that the request has passed", err)
-	case errors.Is(err, budget.ErrSpent):
-		return nil, s.spent()
 	case err != nil:
-		return nil, s.fault(upstream.BadAnswer, "answered initialize with something else than a response", err)
+		return nil, err
 	case session == nil || code != 0:
 		detail := fmt.Sprintf("refused to open a session for a stateless client (JSON-RPC error %d)", code)
 		return nil, s.fault(upstream.BadAnswer, detail, nil)

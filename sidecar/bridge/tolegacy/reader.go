@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -105,7 +106,7 @@ func (r *reader) finish(response []byte, status int, err error) bool {
 	case r.server.budget.Take(len(response)):
 		r.queue, r.size, r.taken = append(r.queue, response), r.size+len(response), r.taken+len(response)
 	default:
-		r.err = r.server.spent()
+		r.err = upstream.Unread(r.server.name, budget.ErrSpent)
 	}
 	signal(r.wake)
 	signal(r.room)

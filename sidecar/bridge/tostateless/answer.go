@@ -3,11 +3,9 @@ package tostateless
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 
-	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -50,57 +48,15 @@ func errorCode(m *mcp.Message) (code int) {
 func (s *Server) readBody(a *upstream.Answer) ([]byte, error) {
 	defer a.Close()
 	b, err := s.o.Budget.ReadAll(a.Body, a.Length, maxAnswer)
-	switch {
-	case errors.Is(err, budget.ErrTooLong):
-		return nil, s.fault(upstream.Overloaded, "answered with more than the sidecar translates", err)
-	case errors.Is(err, budget.ErrSpent):
-		return nil, s.spent()
-	case err != nil:
-		return nil, forLegacy(err)
+	if err != nil {
+		return nil, forLegacy(upstream.Unread(s.o.Upstream, err))
 	}
 	return b, nil
 }
 
-// spent is the error of an answer that there is no memory for now.
-func (s *Server) spent() error {
-	return s.fault(upstream.Overloaded, "gave an answer for which the sidecar has no memory now: try again later", budget.ErrSpent)
-}
-
-// readResponse reads an answer to a request of our own to its response, whose memory is its own, and closes the answer.
+// readResponse reads the answer to a request of our own to its response.
 func (s *Server) readResponse(a *upstream.Answer) (mcp.Message, error) {
-	if a.Body != nil {
-		raw, err := s.readBody(a)
-		if err != nil {
-			return mcp.Message{}, err
-		}
-		s.o.Budget.Give(cap(raw)) // no client makes us keep it
-		return s.response(raw)
-	}
-	defer a.Close()
-	if a.Events == nil {
-		return mcp.Message{}, s.fault(upstream.BadAnswer, "gave a request no answer", nil)
-	}
-	for {
-		ev, err := a.Events.Next()
-		switch {
-		case err == io.EOF:
-			return mcp.Message{}, s.fault(upstream.Lost, "the stream ended before the response", nil)
-		case err != nil:
-			return mcp.Message{}, forLegacy(err)
-		case mcp.PeekOutcome(ev.Data) != mcp.OutcomeUnknown:
-			return s.response(bytes.Clone(ev.Data))
-		}
-	}
-}
-
-// response scans what has to be a response.
-func (s *Server) response(raw []byte) (mcp.Message, error) {
-	m, err := scan(raw)
-	if err == nil && m.Kind != mcp.Response {
-		err = errors.New("not a response")
-	}
-	if err != nil {
-		return mcp.Message{}, s.fault(upstream.BadAnswer, "answered with something else than a response", err)
-	}
-	return m, nil
+	m, taken, err := upstream.ReadResponse(s.o.Upstream, a, s.o.Budget, maxAnswer)
+	s.o.Budget.Give(taken) // no client makes us keep it
+	return m, forLegacy(err)
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -176,7 +177,7 @@ func (k *call) end(response []byte) {
 	defer k.mu.Unlock()
 	if !k.closed { // or nobody is left to get it, and to give it back
 		if !k.session.server.o.Budget.Take(len(response)) {
-			k.err = k.session.server.spent()
+			k.err = upstream.Unread(k.session.server.o.Upstream, budget.ErrSpent)
 			return
 		}
 		k.taken = len(response)
@@ -250,7 +251,7 @@ func (k *call) relay() {
 
 // settle takes what should be the response. Nothing of raw is kept.
 func (k *call) settle(raw []byte) {
-	m, err := k.session.server.response(raw)
+	m, err := upstream.ScanResponse(k.session.server.o.Upstream, raw)
 	switch {
 	case err != nil:
 		k.fail(err)
