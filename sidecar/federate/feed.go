@@ -203,7 +203,7 @@ var errNothingGranted = errors.New("the member grants nothing of this")
 func (s *Server) subscribe(ctx context.Context, m *member, f filter, sc scope, take func(*mcp.Message)) error {
 	b := fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"`+mcp.MethodListen+`","params":{"notifications":`, s.requests.Add(1))
 	b = append(f.append(b), ',')
-	msg, err := mcp.Scan(append(s.appendMeta(b, sc), `}}`...), mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	msg, err := mcp.ScanAnswer(append(s.appendMeta(b, sc), `}}`...))
 	if err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func (s *Server) subscribe(ctx context.Context, m *member, f filter, sc scope, t
 		if err != nil {
 			return err
 		}
-		got, err := mcp.Scan(ev.Data, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+		got, err := mcp.ScanAnswer(ev.Data)
 		switch {
 		case err != nil:
 			continue

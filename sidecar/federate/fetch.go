@@ -201,7 +201,7 @@ var errAnswered = errors.New("it answered with an error")
 func (s *Server) ask(
 	ctx context.Context, m *member, k kind, sc scope, cursor string, taken *int,
 ) (raw []byte, result mcp.Span, err error) {
-	msg, err := mcp.Scan(s.request(kinds[k].method, cursor, sc), mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	msg, err := mcp.ScanAnswer(s.request(kinds[k].method, cursor, sc))
 	if err != nil {
 		return nil, mcp.Span{}, err
 	}

@@ -182,7 +182,7 @@ func (t *taskEvents) read() {
 
 // rewritten is a message as the client is to get it; nil for none.
 func (t *taskEvents) rewritten(data []byte) []byte {
-	m, err := mcp.Scan(data, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	m, err := mcp.ScanAnswer(data)
 	if err != nil {
 		return data
 	}

@@ -238,7 +238,7 @@ func saysMissing(message []byte) bool {
 	if mcp.PeekOutcome(message) == mcp.OutcomeResult {
 		return false
 	}
-	m, err := mcp.Scan(message, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	m, err := mcp.ScanAnswer(message)
 	if err != nil || !m.Error.Present() {
 		return false
 	}

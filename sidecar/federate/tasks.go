@@ -153,7 +153,7 @@ func rewriteResult(m Member, a *upstream.Answer, most int, room *budget.Budget, 
 	}
 	a.Close()
 	whole := begin
-	if msg, err := mcp.Scan(begin, mcp.Limits{MaxDepth: mcp.AnswerDepth}); err == nil && msg.Result.Present() {
+	if msg, err := mcp.ScanAnswer(begin); err == nil && msg.Result.Present() {
 		whole = f(msg.Raw, msg.Result)
 	}
 	room.Hold(len(whole) - len(begin))
@@ -185,7 +185,7 @@ func (t *rewrittenEvents) Next() (mcp.Event, error) {
 	if err != nil || mcp.PeekOutcome(ev.Data) == mcp.OutcomeError {
 		return ev, err
 	}
-	if msg, err := mcp.Scan(ev.Data, mcp.Limits{MaxDepth: mcp.AnswerDepth}); err == nil && msg.Result.Present() {
+	if msg, err := mcp.ScanAnswer(ev.Data); err == nil && msg.Result.Present() {
 		ev.Data = t.f(msg.Raw, msg.Result)
 	}
 	return ev, nil

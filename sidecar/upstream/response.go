@@ -74,7 +74,7 @@ func readResponse(name string, a *Answer, b *budget.Budget, limit int) ([]byte, 
 
 // ScanResponse scans what has to be a response of the upstream of that name. Errors: *Error, BadAnswer.
 func ScanResponse(name string, raw []byte) (mcp.Message, error) {
-	m, err := mcp.Scan(raw, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	m, err := mcp.ScanAnswer(raw)
 	if err != nil || m.Kind != mcp.Response {
 		return mcp.Message{}, &Error{Kind: BadAnswer, Upstream: name, Detail: "answered with something else than a response", Cause: err}
 	}

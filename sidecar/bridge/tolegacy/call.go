@@ -252,7 +252,7 @@ func (k *call) step() (last bool) {
 		k.fail(k.failure(err))
 		return true
 	}
-	m, err := scan(e.Data)
+	m, err := mcp.ScanAnswer(e.Data)
 	if err != nil {
 		k.fail(k.server.fault(upstream.BadAnswer, "sent an event that is not a JSON-RPC message", err))
 		return true

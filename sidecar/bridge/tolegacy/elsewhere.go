@@ -52,7 +52,7 @@ func (s *Server) copy(ctx context.Context, r *reader, stream upstream.EventStrea
 			s.lostElsewhere(r, err)
 			return
 		}
-		m, err := scan(bytes.Clone(e.Data))
+		m, err := mcp.ScanAnswer(bytes.Clone(e.Data))
 		switch {
 		case err != nil:
 			r.finish(nil, 0, s.fault(upstream.BadAnswer, "the sidecar that holds the call sent what is not JSON-RPC", err))

@@ -124,14 +124,9 @@ func principalDigest(principal string) []byte {
 	return sum[:16]
 }
 
-// scan is mcp.Scan for what a server sent, or what was written from what was scanned before.
-func scan(raw []byte) (mcp.Message, error) {
-	return mcp.Scan(raw, mcp.Limits{MaxDepth: mcp.AnswerDepth})
-}
-
 // message scans what this package wrote.
 func message(raw []byte) *mcp.Message {
-	m, err := scan(raw)
+	m, err := mcp.ScanAnswer(raw)
 	if err != nil {
 		panic("tolegacy: wrote " + err.Error())
 	}

@@ -186,7 +186,7 @@ func (h *hub) reopenLocked(lost *stream, why error) {
 // exist that send all of theirs there. While exactly one call of the session is in flight it can be no other's; else
 // nobody can be asked.
 func (h *hub) message(ctx context.Context, data []byte) {
-	m, err := scan(data)
+	m, err := mcp.ScanAnswer(data)
 	if err != nil {
 		return
 	}

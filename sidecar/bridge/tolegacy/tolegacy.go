@@ -184,7 +184,7 @@ func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 // asks no other sidecar. The end of ctx is the client's leaving. Errors are Call's; a retry that cannot be used is answered
 // with a JSON-RPC error.
 func (s *Server) Resume(ctx context.Context, r *outriggerv1.ResumeRequest) (*upstream.Answer, error) {
-	m, err := mcp.Scan(r.GetMessage(), mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	m, err := mcp.ScanAnswer(r.GetMessage())
 	if err != nil {
 		return nil, err
 	}

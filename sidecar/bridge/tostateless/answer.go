@@ -31,10 +31,6 @@ func refusal(m *mcp.Message, code int, message string) *upstream.Answer {
 	return bodyAnswer(mcp.AppendError(nil, m.ID.Of(m.Raw), &mcp.Error{Code: code, Message: message}))
 }
 
-func scan(raw []byte) (mcp.Message, error) {
-	return mcp.Scan(raw, mcp.Limits{MaxDepth: mcp.AnswerDepth})
-}
-
 // errorCode is the code of a response's error; 0 when it has none that can be read.
 func errorCode(m *mcp.Message) (code int) {
 	if json.Unmarshal(rawjson.Find(m.Raw, m.Error, "code").Of(m.Raw), &code) != nil {

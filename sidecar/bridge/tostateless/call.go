@@ -399,7 +399,7 @@ func (k *call) retry(responses []byte) {
 	raw := rawjson.Splice(k.first.Raw,
 		mcp.Edit{Span: k.first.ID, With: k.session.server.newID()},
 		mcp.Edit{Span: mcp.Span{Start: end, End: end}, With: more})
-	next, err := scan(raw)
+	next, err := mcp.ScanAnswer(raw)
 	if err != nil {
 		k.fail(err)
 		return

@@ -424,7 +424,7 @@ func (f *feed) read(l *listen) {
 		if err != nil {
 			return
 		}
-		m, err := scan(ev.Data)
+		m, err := mcp.ScanAnswer(ev.Data)
 		if err != nil || m.Kind == mcp.Response {
 			return
 		}

@@ -92,7 +92,7 @@ func (f *fake) Eras(context.Context) (mcp.Eras, error) {
 }
 
 func (f *fake) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
-	m, err := mcp.Scan(append([]byte(nil), c.Message.Raw...), mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	m, err := mcp.ScanAnswer(append([]byte(nil), c.Message.Raw...))
 	if err != nil {
 		return nil, err
 	}

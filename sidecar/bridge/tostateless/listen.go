@@ -175,7 +175,7 @@ func (l *listen) acknowledged(ctx context.Context, c *session, m *mcp.Message) (
 		case err != nil:
 			return nil, forLegacy(err)
 		}
-		got, err := scan(slices.Clone(ev.Data))
+		got, err := mcp.ScanAnswer(slices.Clone(ev.Data))
 		switch {
 		case err != nil:
 			return nil, s.fault(upstream.BadAnswer, "sent an event that is not a JSON-RPC message", err)

@@ -163,7 +163,7 @@ func (s *Server) discover(ctx context.Context, c *upstream.Call, meta []byte, ca
 
 // request makes a request of our own. params are members, each with a comma behind it.
 func (s *Server) request(method string, params, meta []byte) (mcp.Message, error) {
-	return scan(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":%q,"params":{%s"_meta":{%s}}}`, s.newID(), method, params, meta))
+	return mcp.ScanAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":%q,"params":{%s"_meta":{%s}}}`, s.newID(), method, params, meta))
 }
 
 // newID is the id of a request that no client made.

@@ -280,13 +280,13 @@ func FuzzResult(f *testing.F) {
 		if version&8 != 0 { // the id behind the result
 			raw = append(append([]byte(`{"jsonrpc":"2.0","result":`), result...), `, "id":1 }`...)
 		}
-		m, err := scan(raw)
+		m, err := mcp.ScanAnswer(raw)
 		if err != nil || m.Kind != mcp.Response {
 			return
 		}
 		w := rewrite(&m, methods[int(method)%len(methods)], versions[int(version)%len(versions)])
 		out := w.response([]byte(`"i"`))
-		n, err := scan(out)
+		n, err := mcp.ScanAnswer(out)
 		if err != nil || !n.Answers([]byte(`"i"`)) {
 			t.Fatalf("%s became %s: %v", raw, out, err)
 		}

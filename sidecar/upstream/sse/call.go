@@ -158,7 +158,7 @@ func (l *link) refuse(k *call, err error) {
 	}
 	var r *rejection
 	if errors.As(err, &r) && !errors.Is(why, errNotTaken) && !isKind(why, upstream.Unauthorized) {
-		if m, err := scanAnswer(r.body); err == nil && m.Error.Present() && m.Answers(k.id) {
+		if m, err := mcp.ScanAnswer(r.body); err == nil && m.Error.Present() && m.Answers(k.id) {
 			k.status = r.status
 			k.box.finish(m.Raw)
 			return

@@ -68,11 +68,6 @@ func whole(status int, body []byte) *upstream.Answer {
 	return &upstream.Answer{Status: status, Length: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body))}
 }
 
-// scanAnswer is mcp.Scan for what the server sent.
-func scanAnswer(data []byte) (mcp.Message, error) {
-	return mcp.Scan(data, mcp.Limits{MaxDepth: mcp.AnswerDepth})
-}
-
 // keyOf is an id or a progress token, however its sender wrote it.
 func keyOf(token []byte) string { return string(rawjson.Canonical(token)) }
 

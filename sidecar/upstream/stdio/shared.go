@@ -80,7 +80,7 @@ func (s *sharedSession) exchange(ctx context.Context, m *mcp.Message) (response 
 	if response, err = k.response(); err != nil {
 		return nil, false, err
 	}
-	r, err := mcp.Scan(response, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	r, err := mcp.ScanAnswer(response)
 	return response, err == nil && r.Result.Present(), nil
 }
 

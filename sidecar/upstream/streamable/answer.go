@@ -61,8 +61,3 @@ func (x *exchange) response(id []byte) ([]byte, error) {
 	defer e.Close()
 	return upstream.NextResponse(x.client.upstream, e) // the reader goes with e, so its bytes are ours
 }
-
-// scanAnswer is mcp.Scan for what the server sent, in a body or an event.
-func scanAnswer(data []byte) (mcp.Message, error) {
-	return mcp.Scan(data, mcp.Limits{MaxDepth: mcp.AnswerDepth})
-}

@@ -41,7 +41,7 @@ func (s *Server) checkStateless(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if m, err := scanAnswer(body); err != nil || m.Kind != mcp.Response || status >= http.StatusInternalServerError {
+	if m, err := mcp.ScanAnswer(body); err != nil || m.Kind != mcp.Response || status >= http.StatusInternalServerError {
 		return s.client.fault(upstream.BadAnswer, fmt.Sprintf("answered server/discover with %d and no response", status), err)
 	}
 	return nil

@@ -43,7 +43,7 @@ func (x *exchange) errorAnswer() (*errorAnswer, error) {
 		return nil, err
 	}
 	r := &errorAnswer{client: x.client, status: x.head.status, body: body}
-	if m, err := scanAnswer(body); err == nil && m.Kind == mcp.Response {
+	if m, err := mcp.ScanAnswer(body); err == nil && m.Kind == mcp.Response {
 		r.rpc, r.body, r.code, r.said = true, m.Raw, errorCode(&m), m
 	}
 	return r, nil

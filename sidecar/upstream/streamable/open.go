@@ -65,7 +65,7 @@ func (s *Server) opened(x *exchange, id []byte) (*incarnation, *upstream.Answer,
 	if err != nil {
 		return nil, nil, err
 	}
-	m, err := scanAnswer(body)
+	m, err := mcp.ScanAnswer(body)
 	if err != nil || m.Kind != mcp.Response {
 		return nil, nil, s.client.fault(upstream.BadAnswer, "answered initialize with something else than a response", err)
 	}
