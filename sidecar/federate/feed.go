@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"strconv"
 	"sync"
 	"time"
 
@@ -261,7 +260,7 @@ func (s *Server) refusedListen(m *member, a *upstream.Answer) error {
 // whyNoListen is a response to a listen as an error: errNothingGranted from a member that has no listens, or not of what
 // was asked. Anything else may pass.
 func whyNoListen(m *member, r *mcp.Message) error {
-	code, _ := strconv.Atoi(string(rawjson.Find(r.Raw, r.Error, "code").Of(r.Raw)))
+	code := upstream.ErrorCode(r)
 	if code == mcp.CodeMethodNotFound || code == mcp.CodeInvalidParams {
 		return errNothingGranted
 	}

@@ -218,8 +218,8 @@ func (s *Server) ask(
 	if !answer.Error.Present() {
 		return answer.Raw, answer.Result, nil
 	}
-	code := string(rawjson.Find(answer.Raw, answer.Error, "code").Of(answer.Raw))
-	if code == strconv.Itoa(mcp.CodeMethodNotFound) && cursor == "" {
+	code := upstream.ErrorCode(&answer)
+	if code == mcp.CodeMethodNotFound && cursor == "" {
 		return nil, mcp.Span{}, nil
 	}
 	cause := errAnswered
@@ -228,7 +228,7 @@ func (s *Server) ask(
 	}
 	return nil, mcp.Span{}, &upstream.Error{
 		Kind: upstream.BadAnswer, Upstream: m.Name, Cause: cause,
-		Detail: fmt.Sprintf("answered %s with error %.20s", kinds[k].method, code),
+		Detail: fmt.Sprintf("answered %s with error %d", kinds[k].method, code),
 	}
 }
 

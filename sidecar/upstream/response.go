@@ -2,11 +2,13 @@ package upstream
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
+	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 )
 
 // maxUnasked and maxUnaskedBytes are how many messages NextResponse reads before a response, and how many bytes of them.
@@ -94,4 +96,12 @@ func Unread(name string, err error) error {
 		return err
 	}
 	return &Error{Kind: Overloaded, Upstream: name, Detail: detail, Cause: err}
+}
+
+// ErrorCode is the code of a response's error; 0 when it has none that can be read.
+func ErrorCode(m *mcp.Message) (code int) {
+	if json.Unmarshal(rawjson.Find(m.Raw, m.Error, "code").Of(m.Raw), &code) != nil {
+		return 0
+	}
+	return code
 }

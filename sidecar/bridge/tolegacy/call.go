@@ -202,7 +202,7 @@ func (k *call) failure(err error) error {
 
 // respondLocked writes the server's response for the request with that id.
 func (k *call) respondLocked(m *mcp.Message, id []byte) (body []byte, status int, err error) {
-	if m.Error.Present() && mayAsk(k.method) && errorCode(m) == codeURLElicitation {
+	if m.Error.Present() && mayAsk(k.method) && upstream.ErrorCode(m) == codeURLElicitation {
 		if body, status, err := k.askForURLsLocked(m, id); body != nil || err != nil {
 			return body, status, err
 		}

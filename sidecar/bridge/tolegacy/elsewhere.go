@@ -58,7 +58,7 @@ func (s *Server) copy(ctx context.Context, r *reader, stream upstream.EventStrea
 			r.finish(nil, 0, s.fault(upstream.BadAnswer, "the sidecar that holds the call sent what is not JSON-RPC", err))
 			return
 		case m.Kind == mcp.Response && m.Error.Present():
-			r.finish(m.Raw, statusOf(errorCode(&m)), nil)
+			r.finish(m.Raw, statusOf(upstream.ErrorCode(&m)), nil)
 			return
 		case m.Kind == mcp.Response:
 			r.finish(m.Raw, 200, nil)

@@ -69,7 +69,7 @@ func (s *Server) welcomed(session upstream.Session, answer *upstream.Answer) (*a
 	code, usable := 0, false
 	status := answer.Status
 	err := s.readResponse(answer, func(m *mcp.Message) {
-		code = errorCode(m)
+		code = upstream.ErrorCode(m)
 		usable = json.Unmarshal(m.Result.Of(m.Raw), &a) == nil && mcp.IsLegacyVersion(a.ProtocolVersion)
 	})
 	switch {

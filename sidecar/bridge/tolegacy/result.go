@@ -2,7 +2,6 @@ package tolegacy
 
 import (
 	"bytes"
-	"encoding/json"
 	"net/http"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
@@ -52,7 +51,7 @@ func fromLegacy(m *mcp.Message, method string, id []byte) (body []byte, status i
 // errorEdit replaces the codes that 2026-07-28 must not use.
 func errorEdit(m *mcp.Message) ([]mcp.Edit, int) {
 	span := rawjson.Find(m.Raw, m.Error, "code")
-	code, with := errorCode(m), ""
+	code, with := upstream.ErrorCode(m), ""
 	switch code {
 	case mcp.CodeResourceNotFound:
 		code, with = mcp.CodeInvalidParams, "-32602"
@@ -63,14 +62,6 @@ func errorEdit(m *mcp.Message) ([]mcp.Edit, int) {
 		return nil, statusOf(code)
 	}
 	return []mcp.Edit{{Span: span, With: []byte(with)}}, statusOf(code)
-}
-
-// errorCode is the code of a response's error; 0 when it has none that can be read.
-func errorCode(m *mcp.Message) (code int) {
-	if json.Unmarshal(rawjson.Find(m.Raw, m.Error, "code").Of(m.Raw), &code) != nil {
-		return 0
-	}
-	return code
 }
 
 // cacheable reports whether a method's result must say how it can be cached (server/utilities/caching).

@@ -2,12 +2,10 @@ package tostateless
 
 import (
 	"bytes"
-	"encoding/json"
 	"io"
 	"net/http"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
-	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -29,14 +27,6 @@ func resultAnswer(m *mcp.Message, result []byte) *upstream.Answer {
 // refusal answers a request with an error.
 func refusal(m *mcp.Message, code int, message string) *upstream.Answer {
 	return bodyAnswer(mcp.AppendError(nil, m.ID.Of(m.Raw), &mcp.Error{Code: code, Message: message}))
-}
-
-// errorCode is the code of a response's error; 0 when it has none that can be read.
-func errorCode(m *mcp.Message) (code int) {
-	if json.Unmarshal(rawjson.Find(m.Raw, m.Error, "code").Of(m.Raw), &code) != nil {
-		return 0
-	}
-	return code
 }
 
 // readBody reads a body whole, within maxAnswer, and closes it. The caller gives its capacity back to the budget. Errors are

@@ -266,7 +266,7 @@ func (k *call) settle(raw []byte) {
 // (server/tools, "x-mcp-header").
 func (k *call) settleError(m *mcp.Message) {
 	said := legacyError(m, k.id)
-	if errorCode(m) == mcp.CodeHeaderMismatch && k.first.Method == mcp.MethodToolsCall && !k.learned {
+	if upstream.ErrorCode(m) == mcp.CodeHeaderMismatch && k.first.Method == mcp.MethodToolsCall && !k.learned {
 		k.learned, k.refused, k.phase = true, said, learning
 		return
 	}

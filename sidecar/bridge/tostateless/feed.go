@@ -359,12 +359,12 @@ func (f *feed) reopen(l *listen) (next *listen, again bool) {
 	}
 	uris := f.subscribed()
 	next, refused, err := f.open(f.ctx, uris)
-	if err == nil && refused != nil && len(uris) > 0 && errorCode(refused) == mcp.CodeInvalidParams {
+	if err == nil && refused != nil && len(uris) > 0 && upstream.ErrorCode(refused) == mcp.CodeInvalidParams {
 		// A resource is no more. What the client hears of the others is not worth the changed lists.
 		f.session.server.o.Log.Warn("the server took none of a client's subscriptions back", "subscriptions", len(uris))
 		next, refused, err = f.open(f.ctx, nil)
 	}
-	if err != nil || refused != nil && errorCode(refused) != mcp.CodeMethodNotFound {
+	if err != nil || refused != nil && upstream.ErrorCode(refused) != mcp.CodeMethodNotFound {
 		f.session.server.o.Log.Debug("could not listen for changes", "error", err, "refused", refused != nil)
 		return nil, f.stillMissing(l)
 	}

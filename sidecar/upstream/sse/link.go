@@ -335,7 +335,7 @@ func (l *link) refusedByServer(err error) error {
 		return err
 	}
 	switch m, scanned := mcp.ScanAnswer(r.body); {
-	case r.status == 404 && scanned == nil && errorCode(&m) == mcp.CodeMethodNotFound:
+	case r.status == 404 && scanned == nil && upstream.ErrorCode(&m) == mcp.CodeMethodNotFound:
 	case r.status == 404, r.status == 410, r.status >= 400 && r.status < 500 && l.ended():
 		return fmt.Errorf("%w: %d", errNotTaken, r.status)
 	}

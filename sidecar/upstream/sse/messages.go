@@ -70,14 +70,3 @@ func whole(status int, body []byte) *upstream.Answer {
 
 // keyOf is an id or a progress token, however its sender wrote it.
 func keyOf(token []byte) string { return string(rawjson.Canonical(token)) }
-
-// errorCode is the code of a response's error; 0 when it has none that can be read.
-func errorCode(m *mcp.Message) int {
-	var e struct {
-		Code int `json:"code"`
-	}
-	if json.Unmarshal(m.Error.Of(m.Raw), &e) != nil {
-		return 0
-	}
-	return e.Code
-}

@@ -2,7 +2,6 @@ package streamable
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -44,7 +43,7 @@ func (x *exchange) errorAnswer() (*errorAnswer, error) {
 	}
 	r := &errorAnswer{client: x.client, status: x.head.status, body: body}
 	if m, err := mcp.ScanAnswer(body); err == nil && m.Kind == mcp.Response {
-		r.rpc, r.body, r.code, r.said = true, m.Raw, errorCode(&m), m
+		r.rpc, r.body, r.code, r.said = true, m.Raw, upstream.ErrorCode(&m), m
 	}
 	return r, nil
 }
@@ -86,17 +85,6 @@ func (r *errorAnswer) deniesLegacy() bool {
 		return r.status == http.StatusNotFound || r.status == http.StatusMethodNotAllowed
 	}
 	return r.code == mcp.CodeUnsupportedVersion || r.code == mcp.CodeMethodNotFound
-}
-
-// errorCode is the code of a response's error; 0 when it has none that can be read.
-func errorCode(m *mcp.Message) int {
-	var e struct {
-		Code int `json:"code"`
-	}
-	if json.Unmarshal(m.Error.Of(m.Raw), &e) != nil {
-		return 0
-	}
-	return e.Code
 }
 
 // whole is an Answer that is already here.

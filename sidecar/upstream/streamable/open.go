@@ -71,7 +71,7 @@ func (s *Server) opened(x *exchange, id []byte) (*incarnation, *upstream.Answer,
 	}
 	answer := whole(http.StatusOK, m.Raw)
 	if m.Error.Present() {
-		if (&errorAnswer{rpc: true, code: errorCode(&m)}).deniesLegacy() {
+		if (&errorAnswer{rpc: true, code: upstream.ErrorCode(&m)}).deniesLegacy() {
 			s.eras.forget()
 		}
 		return nil, answer, nil
