@@ -140,19 +140,9 @@ func tagged(raw, id []byte) []byte {
 	case at.Present():
 		return rawjson.Splice(raw, mcp.Edit{Span: at, With: id})
 	case meta.Present():
-		return insert(raw, meta, key+string(id))
+		return rawjson.Insert(raw, meta, key+string(id))
 	case params.Present():
-		return insert(raw, params, `"_meta":{`+key+string(id)+`}`)
+		return rawjson.Insert(raw, params, `"_meta":{`+key+string(id)+`}`)
 	}
-	return insert(raw, all, `"params":{"_meta":{`+key+string(id)+`}}`)
-}
-
-// insert puts a member at the end of an object of raw.
-func insert(raw []byte, object mcp.Span, member string) []byte {
-	for range rawjson.Members(raw, object) {
-		member = "," + member
-		break
-	}
-	at := object.End - 1
-	return rawjson.Splice(raw, mcp.Edit{Span: mcp.Span{Start: at, End: at}, With: []byte(member)})
+	return rawjson.Insert(raw, all, `"params":{"_meta":{`+key+string(id)+`}}`)
 }
