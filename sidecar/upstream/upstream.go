@@ -160,3 +160,12 @@ type Error struct {
 func (e *Error) Error() string { return fmt.Sprintf("upstream %q: %s", e.Upstream, e.Detail) }
 
 func (e *Error) Unwrap() error { return e.Cause }
+
+// GaveUp is the *Error of a wait for the upstream of that name that ended with its context. That a client cancels is no
+// fault of the server's, which the cause shows.
+func GaveUp(ctx context.Context, name string) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &Error{Kind: TimedOut, Upstream: name, Detail: "it did not answer in time", Cause: ctx.Err()}
+	}
+	return &Error{Kind: Lost, Upstream: name, Detail: "the call was cancelled", Cause: ctx.Err()}
+}

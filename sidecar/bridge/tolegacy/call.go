@@ -195,7 +195,7 @@ func (k *call) failure(err error) error {
 	case errors.As(err, &known):
 		return err
 	case k.ctx.Err() != nil:
-		return k.server.gaveUp(k.ctx)
+		return upstream.GaveUp(k.ctx, k.server.name)
 	}
 	return k.server.fault(upstream.BadAnswer, "answered with something else than a response", err)
 }

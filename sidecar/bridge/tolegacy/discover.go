@@ -75,7 +75,7 @@ func (s *Server) discover(ctx context.Context, m *mcp.Message) (*upstream.Answer
 	select {
 	case <-q.done:
 	case <-ctx.Done():
-		return nil, s.gaveUp(ctx)
+		return nil, upstream.GaveUp(ctx, s.name)
 	}
 	if q.err != nil {
 		return nil, q.err

@@ -24,7 +24,7 @@ func (s *Server) elsewhere(ctx context.Context, o *order, st *state) (*upstream.
 		case errors.As(err, &known):
 			return nil, err
 		case gone != nil:
-			return nil, s.gaveUp(ctx)
+			return nil, upstream.GaveUp(ctx, s.name)
 		}
 		s.log.Warn("a sidecar that holds a call could not be asked", "holder", st.Holder, "error", err)
 		return refusal(o.m, invalid(heldFarAway)), nil

@@ -88,7 +88,7 @@ func (s *Server) listen(ctx context.Context, c *upstream.Call) (*upstream.Answer
 	if err != nil {
 		return nil, err
 	}
-	l.unwatch = context.AfterFunc(ctx, func() { l.end(s.gaveUp(ctx)) })
+	l.unwatch = context.AfterFunc(ctx, func() { l.end(upstream.GaveUp(ctx, s.name)) })
 	return &upstream.Answer{Status: 200, Length: -1, Events: l}, nil
 }
 

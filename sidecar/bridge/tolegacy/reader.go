@@ -54,7 +54,7 @@ func (s *Server) newReader(m *mcp.Message, l level) *reader {
 
 // watch makes the end of ctx the client's leaving.
 func (r *reader) watch(ctx context.Context) {
-	r.unwatch = context.AfterFunc(ctx, func() { r.giveUp(r.server.gaveUp(ctx)) })
+	r.unwatch = context.AfterFunc(ctx, func() { r.giveUp(upstream.GaveUp(ctx, r.server.name)) })
 }
 
 // put adds a message. It waits while the client is slow, and reports whether the client will get it.
@@ -133,7 +133,7 @@ func (r *reader) answer(ctx context.Context) (*upstream.Answer, error) {
 		case <-timer.C:
 			return r.events(), nil
 		case <-ctx.Done():
-			r.giveUp(r.server.gaveUp(ctx)) // as the watch does
+			r.giveUp(upstream.GaveUp(ctx, r.server.name)) // as the watch does
 		}
 		if a, err, known := r.known(); known {
 			return a, err

@@ -101,7 +101,7 @@ func (h *hub) hears(ctx context.Context, st *stream) (bool, error) {
 	case <-t.C:
 		return true, nil
 	case <-ctx.Done():
-		return false, h.server().gaveUp(ctx)
+		return false, upstream.GaveUp(ctx, h.server().name)
 	}
 	var failed *upstream.Error
 	switch {

@@ -218,15 +218,6 @@ func (s *Server) fault(kind upstream.Kind, detail string, cause error) *upstream
 	return &upstream.Error{Kind: kind, Upstream: s.name, Detail: detail, Cause: cause}
 }
 
-// gaveUp is the error of a wait that ended with its context. A client's cancel is no fault of the server's, which its
-// cause shows.
-func (s *Server) gaveUp(ctx context.Context) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return s.fault(upstream.TimedOut, "it did not answer in time", ctx.Err())
-	}
-	return s.fault(upstream.Lost, "the call was cancelled", ctx.Err())
-}
-
 // brief is a context for what nobody waits for: it ends with the Server, or after a handshake's time.
 func (s *Server) brief() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(s.tasks.Context(), s.settings.times.Handshake)

@@ -213,7 +213,7 @@ func (k *call) send() {
 		k.badAnswer("gave a request no answer", nil)
 	case !k.take(a.Events):
 		_ = a.Events.Close()
-		k.fail(s.gaveUp(k.ctx))
+		k.fail(upstream.GaveUp(k.ctx, s.o.Upstream))
 	default:
 		k.phase = relaying
 	}
@@ -359,7 +359,7 @@ func (k *call) await() {
 			k.refuse("client_timeout", "the client did not answer in time what the server asked")
 			return
 		case <-k.ctx.Done():
-			k.fail(k.session.server.gaveUp(k.ctx))
+			k.fail(upstream.GaveUp(k.ctx, k.session.server.o.Upstream))
 			return
 		}
 	}
@@ -382,7 +382,7 @@ func (k *call) pause() {
 	case <-late.C:
 		k.retry(nil)
 	case <-k.ctx.Done():
-		k.fail(k.session.server.gaveUp(k.ctx))
+		k.fail(upstream.GaveUp(k.ctx, k.session.server.o.Upstream))
 	}
 }
 

@@ -137,7 +137,7 @@ func (f *feed) lock(ctx context.Context) error {
 	case f.turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return f.session.server.gaveUp(ctx)
+		return upstream.GaveUp(ctx, f.session.server.o.Upstream)
 	case <-f.ctx.Done():
 		return f.ended()
 	}

@@ -140,7 +140,7 @@ func (f *feed) open(ctx context.Context, uris []string) (l *listen, refused *mcp
 	inTime, here := timer.Stop(), unwatch()
 	switch { // what was begun ends the listen, if it is not over already
 	case !here:
-		err = c.server.gaveUp(ctx)
+		err = upstream.GaveUp(ctx, c.server.o.Upstream)
 	case !inTime:
 		err = c.server.unacknowledged(context.DeadlineExceeded)
 	}
