@@ -13,6 +13,7 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -97,6 +98,11 @@ func (a *Answer) Close() error {
 		return a.Events.Close()
 	}
 	return nil
+}
+
+// Whole is an Answer whose body is here already.
+func Whole(status int, body []byte) *Answer {
+	return &Answer{Status: status, Length: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body))}
 }
 
 // EventStream is a server's messages as they arrive.

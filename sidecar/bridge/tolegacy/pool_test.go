@@ -329,7 +329,7 @@ func TestNonsenseInAnswersIsAClearErrorToo(t *testing.T) {
 		`{"jsonrpc":"2.0","id":%s,"result":{"a":"` + strings.Repeat("x", maxAnswer) + `"}}`: upstream.Overloaded,
 	} {
 		f := &fake{call: func(_ context.Context, _ *fakeSession, m *mcp.Message) (*upstream.Answer, error) {
-			return bodyAnswer(200, []byte(strings.Replace(body, "%s", string(m.ID.Of(m.Raw)), 1))), nil
+			return upstream.Whole(200, []byte(strings.Replace(body, "%s", string(m.ID.Of(m.Raw)), 1))), nil
 		}}
 		s := newBridge(t, f)
 		_, err := s.Call(testContext(t), newClient(t, s, "", `{}`).call("1", mcp.MethodToolsList, ""))

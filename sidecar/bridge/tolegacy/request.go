@@ -1,7 +1,6 @@
 package tolegacy
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"io"
 	"net/http"
@@ -147,9 +146,5 @@ func refusal(m *mcp.Message, e *mcp.Error) *upstream.Answer {
 	if status == 0 {
 		status = statusOf(e.Code)
 	}
-	return bodyAnswer(status, mcp.AppendError(nil, m.ID.Of(m.Raw), e))
-}
-
-func bodyAnswer(status int, body []byte) *upstream.Answer {
-	return &upstream.Answer{Status: status, Length: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body))}
+	return upstream.Whole(status, mcp.AppendError(nil, m.ID.Of(m.Raw), e))
 }

@@ -1,8 +1,6 @@
 package tostateless
 
 import (
-	"bytes"
-	"io"
 	"net/http"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
@@ -12,21 +10,16 @@ import (
 // maxAnswer is the longest response that is translated, in bytes: it is read whole.
 const maxAnswer = 16 << 20
 
-// bodyAnswer is an answer that is here already. Its status is 200, as of every JSON-RPC answer on the legacy wire.
-func bodyAnswer(body []byte) *upstream.Answer {
-	return &upstream.Answer{Status: http.StatusOK, Length: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body))}
-}
-
 // resultAnswer answers a request with a result.
 func resultAnswer(m *mcp.Message, result []byte) *upstream.Answer {
 	b := append([]byte(`{"jsonrpc":"2.0","id":`), m.ID.Of(m.Raw)...)
 	b = append(append(b, `,"result":`...), result...)
-	return bodyAnswer(append(b, '}'))
+	return upstream.Whole(http.StatusOK, append(b, '}'))
 }
 
 // refusal answers a request with an error.
 func refusal(m *mcp.Message, code int, message string) *upstream.Answer {
-	return bodyAnswer(mcp.AppendError(nil, m.ID.Of(m.Raw), &mcp.Error{Code: code, Message: message}))
+	return upstream.Whole(http.StatusOK, mcp.AppendError(nil, m.ID.Of(m.Raw), &mcp.Error{Code: code, Message: message}))
 }
 
 // readBody reads a body whole, within maxAnswer, and closes it. The caller gives its capacity back to the budget. Errors are

@@ -106,7 +106,7 @@ func (k *call) wholeBody() *upstream.Answer {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.taken = 0
-	a := bodyAnswer(k.out[0])
+	a := upstream.Whole(http.StatusOK, k.out[0])
 	a.Body = k.session.server.o.Budget.Body(k.out[0])
 	return a
 }

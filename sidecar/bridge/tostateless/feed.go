@@ -222,7 +222,7 @@ func (f *feed) widen(ctx context.Context, m *mcp.Message) (*upstream.Answer, err
 	case err != nil:
 		return nil, err
 	case refused != nil:
-		return bodyAnswer(legacyError(refused, m.ID.Of(m.Raw))), nil
+		return upstream.Whole(200, legacyError(refused, m.ID.Of(m.Raw))), nil
 	case !slices.Contains(l.granted.uris, uri):
 		l.close()
 		return refusal(m, mcp.CodeInvalidParams, "the server does not tell of changes of this resource"), nil

@@ -26,7 +26,7 @@ func (s *Server) mint(ctx context.Context, c *upstream.Call) (upstream.Session, 
 	case err != nil:
 		return nil, nil, err
 	case refused != nil:
-		return nil, bodyAnswer(legacyError(refused, m.ID.Of(m.Raw))), nil
+		return nil, upstream.Whole(200, legacyError(refused, m.ID.Of(m.Raw))), nil
 	}
 	session := newSession(s, c.Principal, version, meta, declaredBy(capabilities), offeredBy(result))
 	if !s.add(session) {

@@ -174,9 +174,9 @@ func (k *call) answer() (*upstream.Answer, error) {
 	case err != nil:
 		return nil, err
 	case last && k.status != 0:
-		return whole(k.status, first), nil
+		return upstream.Whole(k.status, first), nil
 	case last:
-		return whole(http.StatusOK, first), nil
+		return upstream.Whole(http.StatusOK, first), nil
 	}
 	events := &callEvents{call: k, first: first, stop: make(chan struct{})}
 	return &upstream.Answer{Status: http.StatusOK, Length: -1, Events: events}, nil

@@ -228,18 +228,18 @@ func (s *sharedSession) Close(ctx context.Context) error {
 }
 
 func result(m *mcp.Message) *upstream.Answer {
-	return bodyAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID.Of(m.Raw)))
+	return upstream.Whole(200, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID.Of(m.Raw)))
 }
 
 func refusal(m *mcp.Message, code int, text string) *upstream.Answer {
-	return bodyAnswer(mcp.AppendError(nil, m.ID.Of(m.Raw), &mcp.Error{Code: code, Message: text}))
+	return upstream.Whole(200, mcp.AppendError(nil, m.ID.Of(m.Raw), &mcp.Error{Code: code, Message: text}))
 }
 
 func orBody(response []byte, err error) (*upstream.Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return bodyAnswer(response), nil
+	return upstream.Whole(200, response), nil
 }
 
 func setLevel(id string, l level) string {

@@ -1,7 +1,6 @@
 package streamable
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -58,7 +57,7 @@ func (r *errorAnswer) answer(id []byte) (*upstream.Answer, error) {
 	case id != nil && !r.said.Answers(id):
 		detail = anotherRequest
 	default:
-		return whole(r.status, r.body), nil
+		return upstream.Whole(r.status, r.body), nil
 	}
 	err := r.client.fault(upstream.BadAnswer, detail, nil)
 	err.Status = r.status
@@ -85,11 +84,6 @@ func (r *errorAnswer) deniesLegacy() bool {
 		return r.status == http.StatusNotFound || r.status == http.StatusMethodNotAllowed
 	}
 	return r.code == mcp.CodeUnsupportedVersion || r.code == mcp.CodeMethodNotFound
-}
-
-// whole is an Answer that is already here.
-func whole(status int, body []byte) *upstream.Answer {
-	return &upstream.Answer{Status: status, Length: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body))}
 }
 
 // readAll reads the rest of the body, at most limit bytes of it, and finishes x. Errors are *upstream.Error.

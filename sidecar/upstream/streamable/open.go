@@ -69,7 +69,7 @@ func (s *Server) opened(x *exchange, id []byte) (*incarnation, *upstream.Answer,
 	if err != nil || m.Kind != mcp.Response {
 		return nil, nil, s.client.fault(upstream.BadAnswer, "answered initialize with something else than a response", err)
 	}
-	answer := whole(http.StatusOK, m.Raw)
+	answer := upstream.Whole(http.StatusOK, m.Raw)
 	if m.Error.Present() {
 		if (&errorAnswer{rpc: true, code: upstream.ErrorCode(&m)}).deniesLegacy() {
 			s.eras.forget()

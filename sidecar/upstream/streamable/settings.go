@@ -71,7 +71,7 @@ func (s *session) watch(set settings.Setting, x *exchange, a *upstream.Answer) (
 	if isResult(body) {
 		s.settings.Remember(set)
 	}
-	return whole(a.Status, body), nil
+	return upstream.Whole(a.Status, body), nil
 }
 
 // watchedEvents calls granted when the response passes and is a result.
