@@ -243,7 +243,7 @@ func orBody(response []byte, err error) (*upstream.Answer, error) {
 }
 
 func setLevel(id string, l level) string {
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{"level":%q}}`, id, mcp.MethodSetLevel, levels[l])
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{"level":%q}}`, id, mcp.MethodSetLevel, mcp.LogLevels[l])
 }
 
 func subscription(method, uri string) string {
