@@ -159,6 +159,7 @@ func TestMistakesInPolicies(t *testing.T) {
 		{policyDoc("identity: {providers: [{name: k}]}"), "Policy/p: spec.identity.providers[0]: no kind, expected exactly one of keys, jwt and certificate"},
 		{policyDoc("identity: {providers: [{name: k, keys: {}}, {name: l, keys: {}}]}"), "Policy/p: spec.identity.providers[1]: spec.identity.providers[0] already has the Keys"},
 		{policyDoc("identity: {providers: [{name: k, keys: {header: Cookie}}]}"), `Policy/p: spec.identity.providers[0].keys.header: "Cookie" is not a header that may carry a key`},
+		{policyDoc("identity: {providers: [{name: k, keys: {header: baggage}}]}"), `Policy/p: spec.identity.providers[0].keys.header: "baggage" is not a header that may carry a key`},
 		{policyDoc("identity: {anonymous: true, revoked: [{issuer: x}]}"), "Policy/p: spec.identity.revoked[0]: expected jti or subject"},
 		{jwtDoc("issuer: 'http://idp.example', audiences: [a]"), `Policy/p: spec.identity.providers[0].jwt.issuer: "http://idp.example" is not https, as it must be but for a loopback address`},
 		{jwtDoc("issuer: 'https://i', audiences: [a], algorithms: [none]"), `Policy/p: spec.identity.providers[0].jwt.algorithms[0]: "none" is not an algorithm that can be taken, expected RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512 or EdDSA`},

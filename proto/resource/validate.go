@@ -216,6 +216,15 @@ func ownHeader(name string) bool {
 	return strings.HasPrefix(name, "content-") || strings.HasPrefix(name, "mcp-")
 }
 
+// travels reports whether a client's header goes on to servers.
+func travels(name string) bool {
+	switch strings.ToLower(name) {
+	case "traceparent", "tracestate", "baggage", "via":
+		return true
+	}
+	return false
+}
+
 func (v *validator) binding(b *outriggerv1.Binding) {
 	if b.Selector == nil {
 		v.errs.addf("spec.selector", "required: which sidecars, {} for all of them")

@@ -79,7 +79,7 @@ func (v *validator) identity(id *outriggerv1.Identity) {
 		case *outriggerv1.Provider_Keys:
 			alone(at, "the Keys")
 			if h := k.Keys.GetHeader(); h != "" {
-				v.check(httpguts.ValidHeaderFieldName(h) && !ownHeader(h) && !strings.EqualFold(h, "Cookie"), at+".keys.header", "%s is not a header that may carry a key", quote(h))
+				v.check(httpguts.ValidHeaderFieldName(h) && !ownHeader(h) && !travels(h) && !strings.EqualFold(h, "Cookie"), at+".keys.header", "%s is not a header that may carry a key", quote(h))
 			}
 		case *outriggerv1.Provider_Jwt:
 			alone(at, "the issuer "+quote(k.Jwt.GetIssuer()))

@@ -163,6 +163,19 @@ func masked(u *outriggerv1.Upstream) *outriggerv1.Upstream {
 	}
 	if h := u.GetHttp(); h != nil {
 		h.Url = maskedURL(h.GetUrl())
+		for i, more := range h.GetMoreUrls() {
+			h.MoreUrls[i] = maskedURL(more)
+		}
+	}
+	if s := u.GetSse(); s != nil {
+		s.Url = maskedURL(s.GetUrl())
+	}
+	for _, e := range []*outriggerv1.TokenEndpoint{
+		u.GetCredential().GetClientCredentials().GetEndpoint(), u.GetCredential().GetTokenExchange().GetEndpoint(),
+	} {
+		if e != nil {
+			e.Url, e.Resource = maskedURL(e.GetUrl()), maskedURL(e.GetResource())
+		}
 	}
 	return u
 }

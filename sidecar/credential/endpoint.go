@@ -82,11 +82,12 @@ type grant struct {
 
 // failure is why there is no token, in words that anybody may read.
 type failure struct {
-	detail  string
-	cause   error         // for the log, without a word of the endpoint's; may be nil
-	refused bool          // with an error of OAuth
-	whole   bool          // it would be the same for others: they need not ask
-	pause   time.Duration // how long this is the answer
+	detail   string
+	cause    error         // for the log, without a word of the endpoint's; may be nil
+	answered bool          // the endpoint said so
+	refused  bool          // with an error of OAuth
+	whole    bool          // it would be the same for others: they need not ask
+	pause    time.Duration // how long this is the answer
 }
 
 // ask makes one request: for the sidecar itself, or in exchange for a caller's token.
@@ -157,7 +158,9 @@ func (e *endpoint) failed(ctx context.Context, err error) *failure {
 	var answer *oauth2.RetrieveError
 	switch {
 	case errors.As(err, &answer):
-		return refusal(answer)
+		f := refusal(answer)
+		f.answered = true
+		return f
 	case ctx.Err() != nil:
 		return &failure{
 			detail: fmt.Sprintf("the token endpoint did not answer within %v", e.timeout),

@@ -8,9 +8,9 @@ import (
 
 // token is what requests present for a while. It is not changed once made.
 type token struct {
-	value string    // with its prefix; empty for nothing
-	renew time.Time // from then on another is got, while this serves
-	until time.Time // from then on it does not
+	value string        // with its prefix; empty for nothing
+	renew time.Duration // from then on another is got, while this serves
+	until time.Duration // from then on it does not
 }
 
 // flight is a request that one task makes and many calls wait for.
@@ -25,26 +25,26 @@ type slot struct {
 	subject string // the caller's token; empty for the sidecar
 
 	current atomic.Pointer[token]
-	used    atomic.Int64 // Unix time of the last call
+	used    atomic.Int64 // the second of the last call
 
-	mu       sync.Mutex // guards below
-	flight   *flight    // nil when none is under way
-	failed   *failure   // the last request's; nil when it brought a token
-	again    time.Time  // when another may be made after that
-	replaced time.Time  // when a token was last given up since the server had refused it
+	mu       sync.Mutex    // guards below
+	flight   *flight       // nil when none is under way
+	failed   *failure      // the last request's; nil when it brought a token
+	again    time.Duration // when another may be made after that
+	replaced time.Duration // when a token was last given up since the server had refused it
 
 	size int // bytes that callers count for it; guarded by their lock
 }
 
 // drop gives up the token that a server refused, if it is the one at hand. It reports whether there may be another.
-func (s *slot) drop(refused string, now time.Time) bool {
+func (s *slot) drop(refused string, now time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.current.Load()
 	if k == nil || k.value != refused {
 		return true // somebody else has
 	}
-	if now.Sub(s.replaced) < replacePause {
+	if now-s.replaced < replacePause {
 		return false
 	}
 	s.replaced = now
@@ -61,46 +61,53 @@ const (
 	sweepEach = time.Minute
 )
 
-// callers are the slots of a token exchange.
+// callers are the slots of a token exchange, by the end of the caller's token. Of two tokens that end alike, which no issuer
+// makes, the one seen last is kept.
 type callers struct {
 	mu    sync.RWMutex // guards below
 	slots map[string]*slot
 	bytes int
-	swept time.Time
+	swept time.Duration
 }
 
 func newCallers() callers { return callers{slots: make(map[string]*slot)} }
+
+// endOf is enough of a token to find it by: its signature's end, or a random number's.
+func endOf(token string) string { return token[max(0, len(token)-32):] }
 
 // slot is that of a caller with a token, which is what tells callers apart: two tokens of one caller may be for different
 // things.
 //
 // Hot: one lookup while the caller is known.
-func (c *callers) slot(token string, now time.Time) *slot {
+func (c *callers) slot(token string, now time.Duration) *slot {
 	c.mu.RLock()
-	s := c.slots[token]
+	s := c.slots[endOf(token)]
 	c.mu.RUnlock()
-	if s == nil {
+	if s == nil || s.subject != token {
 		s = c.add(token, now)
 	}
-	if at := now.Unix(); s.used.Load() != at {
+	if at := int64(now / time.Second); s.used.Load() != at {
 		s.used.Store(at)
 	}
 	return s
 }
 
 // add makes a caller known.
-func (c *callers) add(token string, now time.Time) *slot {
+func (c *callers) add(token string, now time.Duration) *slot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s := c.slots[token]; s != nil {
-		return s // it has come meanwhile
+	if s := c.slots[endOf(token)]; s != nil {
+		if s.subject == token {
+			return s // it has come meanwhile
+		}
+		c.dropLocked(s)
 	}
 	s := &slot{subject: token, size: len(token)}
-	s.used.Store(now.Unix())
-	if now.Sub(c.swept) >= sweepEach {
+	s.used.Store(int64(now / time.Second))
+	if now-c.swept >= sweepEach {
 		c.sweepLocked(now)
 	}
-	c.slots[token] = s
+	c.slots[endOf(token)] = s
 	c.bytes += s.size
 	c.boundLocked(s)
 	return s
@@ -110,7 +117,7 @@ func (c *callers) add(token string, now time.Time) *slot {
 func (c *callers) grew(s *slot, token int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.slots[s.subject] != s {
+	if c.slots[endOf(s.subject)] != s {
 		return
 	}
 	c.bytes += len(s.subject) + token - s.size
@@ -119,9 +126,9 @@ func (c *callers) grew(s *slot, token int) {
 }
 
 // sweepLocked forgets who made no calls for a while.
-func (c *callers) sweepLocked(now time.Time) {
+func (c *callers) sweepLocked(now time.Duration) {
 	c.swept = now
-	oldest := now.Add(-unusedFor).Unix()
+	oldest := int64((now - unusedFor) / time.Second)
 	for _, s := range c.slots {
 		if s.used.Load() < oldest {
 			c.dropLocked(s)
@@ -144,6 +151,6 @@ func (c *callers) boundLocked(stays *slot) {
 }
 
 func (c *callers) dropLocked(s *slot) {
-	delete(c.slots, s.subject)
+	delete(c.slots, endOf(s.subject))
 	c.bytes -= s.size
 }

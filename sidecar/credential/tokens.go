@@ -31,9 +31,9 @@ type tokens struct {
 	own     slot // the sidecar's
 	callers callers
 
-	mu      sync.Mutex // guards below
-	failure *failure   // of the whole endpoint; nil when the last request had another outcome
-	until   time.Time  // when it is asked again
+	mu      sync.Mutex    // guards below
+	failure *failure      // of the whole endpoint; nil when the last request had another outcome
+	until   time.Duration // when it is asked again
 }
 
 func newTokens(s *Sources, name, prefix string, e *endpoint) *tokens {
@@ -50,8 +50,8 @@ func (t *tokens) value(ctx context.Context, caller *identity.Principal) (string,
 	if err != nil {
 		return "", err
 	}
-	if k := s.current.Load(); k != nil && now.Before(k.until) {
-		if !now.Before(k.renew) {
+	if k := s.current.Load(); k != nil && now < k.until {
+		if now >= k.renew {
 			t.renew(s, now)
 		}
 		return k.value, nil
@@ -60,7 +60,7 @@ func (t *tokens) value(ctx context.Context, caller *identity.Principal) (string,
 }
 
 // slotOf is where a caller's token is kept.
-func (t *tokens) slotOf(caller *identity.Principal, now time.Time) (*slot, error) {
+func (t *tokens) slotOf(caller *identity.Principal, now time.Duration) (*slot, error) {
 	switch {
 	case !t.endpoint.exchanges || caller == upstream.Self:
 		return &t.own, nil
@@ -71,7 +71,7 @@ func (t *tokens) slotOf(caller *identity.Principal, now time.Time) (*slot, error
 }
 
 // wait is for a token that is not at hand.
-func (t *tokens) wait(ctx context.Context, s *slot, now time.Time) (string, error) {
+func (t *tokens) wait(ctx context.Context, s *slot, now time.Duration) (string, error) {
 	f, k, err := t.begin(s, now)
 	switch {
 	case err != nil:
@@ -91,26 +91,26 @@ func (t *tokens) wait(ctx context.Context, s *slot, now time.Time) (string, erro
 }
 
 // renew gets the next token while the one before it still serves.
-func (t *tokens) renew(s *slot, now time.Time) {
+func (t *tokens) renew(s *slot, now time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.flight == nil && !now.Before(s.again) && t.resting(now) == nil {
+	if s.flight == nil && now >= s.again && t.resting(now) == nil {
 		t.startLocked(s) // or the Sources are closed
 	}
 }
 
 // begin finds out how a slot gets its token: it has one by now, a request is under way, or begins; or none is made since the
 // last one failed a moment ago.
-func (t *tokens) begin(s *slot, now time.Time) (*flight, *token, error) {
+func (t *tokens) begin(s *slot, now time.Duration) (*flight, *token, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if k := s.current.Load(); k != nil && now.Before(k.until) {
+	if k := s.current.Load(); k != nil && now < k.until {
 		return nil, k, nil
 	}
 	if s.flight != nil {
 		return s.flight, nil, nil
 	}
-	if s.failed != nil && now.Before(s.again) {
+	if s.failed != nil && now < s.again {
 		return nil, nil, t.faultOf(s.failed)
 	}
 	if f := t.resting(now); f != nil {
@@ -123,10 +123,10 @@ func (t *tokens) begin(s *slot, now time.Time) (*flight, *token, error) {
 }
 
 // resting is why the endpoint is not asked now, by anybody; nil when it is.
-func (t *tokens) resting(now time.Time) *failure {
+func (t *tokens) resting(now time.Duration) *failure {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.failure != nil && now.Before(t.until) {
+	if t.failure != nil && now < t.until {
 		return t.failure
 	}
 	return nil
@@ -149,21 +149,29 @@ func (t *tokens) fly(s *slot, f *flight) {
 	began := t.sources.now()
 	g, failed := t.ask(ctx, s.subject)
 	now := t.sources.now()
-	if failed != nil && failed.refused && !failed.whole && t.endpoint.exchanges && s == &t.own {
-		g, failed = grant{lifetime: ownPause}, nil // the sidecar gets none for itself, and presents none
+	if failed != nil && failed.answered && t.endpoint.exchanges && s == &t.own {
+		g, failed = noneForSelf(failed), nil
 	}
 	t.note(failed, now)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.flight = nil
 	if s.failed = failed; failed != nil {
-		s.again, f.err = now.Add(failed.pause), t.faultOf(failed)
+		s.again, f.err = now+failed.pause, t.faultOf(failed)
 	} else {
 		f.token = t.tokenOf(g, began)
 		s.current.Store(f.token)
 		t.callers.grew(s, len(f.token.value))
 	}
 	close(f.done)
+}
+
+// noneForSelf is what comes of it that an endpoint, which is there for callers, gives the sidecar no token: it presents none.
+func noneForSelf(f *failure) grant {
+	if f.refused {
+		return grant{lifetime: ownPause}
+	}
+	return grant{lifetime: maxPause}
 }
 
 // ask waits for a place, and makes the request.
@@ -179,7 +187,7 @@ func (t *tokens) ask(ctx context.Context, subject string) (grant, *failure) {
 
 // note counts an outcome, and remembers what would be the same for all. The log has the first of failures in a row; calls
 // that suffer of them have their own lines.
-func (t *tokens) note(failed *failure, now time.Time) {
+func (t *tokens) note(failed *failure, now time.Duration) {
 	outcome := "ok"
 	switch {
 	case failed != nil && failed.refused:
@@ -192,7 +200,7 @@ func (t *tokens) note(failed *failure, now time.Time) {
 	before := t.failure
 	t.failure = nil
 	if failed != nil && failed.whole {
-		t.failure, t.until = failed, now.Add(failed.pause)
+		t.failure, t.until = failed, now+failed.pause
 	}
 	t.mu.Unlock()
 	switch {
@@ -205,11 +213,11 @@ func (t *tokens) note(failed *failure, now time.Time) {
 
 // tokenOf is a grant as requests present it. It is replaced when a quarter of its life is left, a minute at most, and not
 // used in the last tenth, ten seconds at most: an answer, and a server's clock, may be late.
-func (t *tokens) tokenOf(g grant, began time.Time) *token {
-	ends := began.Add(g.lifetime)
+func (t *tokens) tokenOf(g grant, began time.Duration) *token {
+	ends := began + g.lifetime
 	k := &token{
-		renew: ends.Add(-min(g.lifetime/4, time.Minute)),
-		until: ends.Add(-min(g.lifetime/10, 10*time.Second)),
+		renew: ends - min(g.lifetime/4, time.Minute),
+		until: ends - min(g.lifetime/10, 10*time.Second),
 	}
 	if g.token != "" {
 		k.value = t.prefix + g.token

@@ -215,7 +215,7 @@ func lists(accept []string, ranges ...string) bool {
 
 // call is the exchange's message as a server gets it.
 func (x *exchange) call() *upstream.Call {
-	x.sent = upstream.Call{Message: &x.msg, Header: x.r.Header, Principal: x.caller(), Binding: x.ep.name}
+	x.sent = upstream.Call{Message: &x.msg, Header: x.r.Header, Principal: x.caller(), Caller: x.who, Binding: x.ep.name}
 	return &x.sent
 }
 
