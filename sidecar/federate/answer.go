@@ -112,7 +112,7 @@ func (b *body) Close() error                       { return nil }
 
 // rewritten is a call with edits made in its message.
 func rewritten(c *upstream.Call, edits ...mcp.Edit) (*upstream.Call, error) {
-	m, err := mcp.Scan(rawjson.Splice(c.Message.Raw, edits...), mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	m, err := mcp.ScanAnswer(rawjson.Splice(c.Message.Raw, edits...))
 	if err != nil {
 		return nil, err
 	}

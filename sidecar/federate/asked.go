@@ -34,7 +34,7 @@ func (s *Server) sealState(principal string, m *member, raw []byte, result mcp.S
 	if at.Present() {
 		plain = append(append([]byte(m.Name), 0, withState), at.Of(raw)...)
 	}
-	sealed := rawjson.AppendString(nil, s.o.Sealer.Seal(statePurpose, plain, s.taskAAD(principal)))
+	sealed := rawjson.AppendString(nil, s.o.Sealer.Seal(statePurpose, plain, s.tasks.aad(principal)))
 	if at.Present() {
 		return rawjson.Splice(raw, mcp.Edit{Span: at, With: sealed})
 	}
@@ -57,7 +57,7 @@ func (s *Server) retried(c *upstream.Call) (_ *upstream.Call, m *member, refused
 		return c, nil, nil
 	}
 	text, _ := rawjson.Text(state.Of(raw))
-	plain, err := s.o.Sealer.Open(statePurpose, text, s.taskAAD(c.Principal))
+	plain, err := s.o.Sealer.Open(statePurpose, text, s.tasks.aad(c.Principal))
 	name, rest, ok := bytes.Cut(plain, []byte{0})
 	for _, other := range s.members {
 		if other.Name == string(name) {

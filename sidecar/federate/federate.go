@@ -3,7 +3,8 @@
 // A Server is an upstream.Server over others, its members. It speaks the stateless wire only: a member of the other wire
 // is bridged before, and clients of the other wire after. A call of a tool, a prompt or a resource goes to the member that
 // has it, under the name that it has there; lists are the members' lists, merged, cached and named so that names do not
-// clash; a listen is one stream out of the members' streams.
+// clash; a listen is one stream out of the members' streams. A Lone is the same for one server that is offered as it is:
+// nothing of it is merged or renamed, but its tasks belong to their callers, too.
 //
 // One life: a client lists tools. The snapshot for its scope is there and fresh, so its bytes are the answer. When it is
 // not, every member is asked at once, each with its own deadline; what a member cannot give is its last list, for a
@@ -61,17 +62,22 @@ type Options struct {
 	// Name and Version are what the federation calls itself in discovery and to its members.
 	Name, Version string
 
-	// Answers bounds what is read of members' lists and not kept yet, of this Server and of whoever else has it; default:
-	// none. A list for which there is no room is missing.
+	// Answers bounds what is read of members' lists and not kept yet, and of answers about tasks until clients have them, of
+	// this Server and of whoever else has it; default: none. A list for which there is no room is missing.
 	Answers *budget.Budget
 	// Lists bounds the lists that are kept, likewise: beyond it only the newest of each kind are.
 	Lists *budget.Budget
+}
+
+func (o Options) taskIDs() taskIDs {
+	return taskIDs{binding: o.Binding.GetName(), sealer: o.Sealer, answers: o.Answers}
 }
 
 // Server offers its members as one.
 type Server struct {
 	o       Options
 	names   namer
+	tasks   taskIDs
 	members []*member
 
 	ctx  context.Context // done once Close was called
@@ -99,7 +105,7 @@ type member struct {
 
 // New offers members, in the order in which they are declared. It reaches for nothing.
 func New(members []Member, o Options) *Server {
-	s := &Server{o: o, names: newNamer(o.Binding.GetNames()), found: make(map[place]*member), hashed: make(map[string]target), feeds: make(map[feedKey]*feed), seed: maphash.MakeSeed()}
+	s := &Server{o: o, names: newNamer(o.Binding.GetNames()), tasks: o.taskIDs(), found: make(map[place]*member), hashed: make(map[string]target), feeds: make(map[feedKey]*feed), seed: maphash.MakeSeed()}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.snapshots.init(o.Lists)
 	for _, m := range members {

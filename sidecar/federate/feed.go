@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -207,7 +206,7 @@ var errNothingGranted = errors.New("the member grants nothing of this")
 func (s *Server) subscribe(ctx context.Context, m *member, f filter, by asker, take func(*mcp.Message)) error {
 	b := fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"`+mcp.MethodListen+`","params":{"notifications":`, s.requests.Add(1))
 	b = append(f.append(b), ',')
-	msg, err := mcp.Scan(append(s.appendMeta(b, by.scope), `}}`...), mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	msg, err := mcp.ScanAnswer(append(s.appendMeta(b, by.scope), `}}`...))
 	if err != nil {
 		return err
 	}
@@ -229,7 +228,7 @@ func (s *Server) subscribe(ctx context.Context, m *member, f filter, by asker, t
 		if err != nil {
 			return err
 		}
-		got, err := mcp.Scan(ev.Data, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+		got, err := mcp.ScanAnswer(ev.Data)
 		switch {
 		case err != nil:
 			continue
@@ -254,9 +253,8 @@ const maxRefusal = 64 << 10
 
 // refusedListen is why a member answered with no stream, and closes that answer.
 func (s *Server) refusedListen(m *member, a *upstream.Answer) error {
-	taken := 0
-	defer func() { s.o.Answers.Give(taken) }()
-	r, err := s.readAnswer(a, maxRefusal, &taken)
+	r, taken, err := upstream.ReadResponse(m.Name, a, s.o.Answers, maxRefusal)
+	defer s.o.Answers.Give(taken)
 	if err != nil {
 		return err
 	}
@@ -266,7 +264,7 @@ func (s *Server) refusedListen(m *member, a *upstream.Answer) error {
 // whyNoListen is a response to a listen as an error: errNothingGranted from a member that has no listens, or not of what
 // was asked. Anything else may pass.
 func whyNoListen(m *member, r *mcp.Message) error {
-	code, _ := strconv.Atoi(string(rawjson.Find(r.Raw, r.Error, "code").Of(r.Raw)))
+	code := upstream.ErrorCode(r)
 	if code == mcp.CodeMethodNotFound || code == mcp.CodeInvalidParams {
 		return errNothingGranted
 	}

@@ -6,14 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
@@ -210,7 +208,7 @@ var errAnswered = errors.New("it answered with an error")
 func (s *Server) ask(
 	ctx context.Context, m *member, k kind, by asker, cursor string, taken *int,
 ) (raw []byte, result mcp.Span, err error) {
-	msg, err := mcp.Scan(s.request(kinds[k].method, cursor, by.scope), mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	msg, err := mcp.ScanAnswer(s.request(kinds[k].method, cursor, by.scope))
 	if err != nil {
 		return nil, mcp.Span{}, err
 	}
@@ -219,19 +217,16 @@ func (s *Server) ask(
 	if err != nil {
 		return nil, mcp.Span{}, err
 	}
-	answer, err := s.readAnswer(a, maxPage, taken)
-	switch {
-	case errors.Is(err, budget.ErrSpent):
-		return nil, mcp.Span{}, &upstream.Error{Kind: upstream.Overloaded, Upstream: m.Name, Cause: err,
-			Detail: "answered " + kinds[k].method + " with what the sidecar has no memory for now"}
-	case err != nil:
+	answer, n, err := upstream.ReadResponse(m.Name, a, s.o.Answers, maxPage)
+	*taken += n
+	if err != nil {
 		return nil, mcp.Span{}, err
 	}
 	if !answer.Error.Present() {
 		return answer.Raw, answer.Result, nil
 	}
-	code := string(rawjson.Find(answer.Raw, answer.Error, "code").Of(answer.Raw))
-	if code == strconv.Itoa(mcp.CodeMethodNotFound) && cursor == "" {
+	code := upstream.ErrorCode(&answer)
+	if code == mcp.CodeMethodNotFound && cursor == "" {
 		return nil, mcp.Span{}, nil
 	}
 	cause := errAnswered
@@ -240,7 +235,7 @@ func (s *Server) ask(
 	}
 	return nil, mcp.Span{}, &upstream.Error{
 		Kind: upstream.BadAnswer, Upstream: m.Name, Cause: cause,
-		Detail: fmt.Sprintf("answered %s with error %.20s", kinds[k].method, code),
+		Detail: fmt.Sprintf("answered %s with error %d", kinds[k].method, code),
 	}
 }
 
@@ -259,45 +254,6 @@ func (s *Server) appendMeta(b []byte, sc scope) []byte {
 	b = append(rawjson.AppendString(b, s.o.Name), `,"version":`...)
 	b = append(rawjson.AppendString(b, s.o.Version), `},"`+mcp.MetaKeyClientCapabilities+`":`...)
 	return append(append(b, sc.capabilities...), '}')
-}
-
-var errNoAnswer = errors.New("its answer broke off")
-
-// readAnswer reads an answer to its response, which is of at most limit bytes, and closes it. What that takes of the budget
-// is added to taken.
-func (s *Server) readAnswer(a *upstream.Answer, limit int, taken *int) (mcp.Message, error) {
-	defer a.Close()
-	raw, err := s.readLast(a, limit)
-	if err != nil {
-		return mcp.Message{}, err
-	}
-	*taken += cap(raw)
-	m, err := mcp.Scan(raw, mcp.Limits{MaxDepth: mcp.AnswerDepth})
-	if err == nil && m.Kind != mcp.Response {
-		err = errNoAnswer
-	}
-	return m, err
-}
-
-// readLast is a body, or a stream's response.
-func (s *Server) readLast(a *upstream.Answer, limit int) ([]byte, error) {
-	if a.Body != nil {
-		return s.o.Answers.ReadAll(a.Body, a.Length, limit)
-	}
-	if a.Events == nil {
-		return nil, errNoAnswer
-	}
-	for {
-		ev, err := a.Events.Next()
-		switch {
-		case err == io.EOF:
-			return nil, errNoAnswer
-		case err != nil:
-			return nil, err
-		case mcp.PeekOutcome(ev.Data) != mcp.OutcomeUnknown:
-			return s.o.Answers.ReadAll(bytes.NewReader(ev.Data), int64(len(ev.Data)), len(ev.Data))
-		}
-	}
 }
 
 // refuse is an error of the federation's own as an answer.

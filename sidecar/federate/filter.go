@@ -73,16 +73,21 @@ func (f filter) append(b []byte) []byte {
 			continue
 		}
 		comma()
-		b = append(b, `"`+part.name+`":[`...)
-		for i, text := range part.of {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = rawjson.AppendString(b, text)
-		}
-		b = append(b, ']')
+		b = appendTexts(append(b, `"`+part.name+`":`...), part.of)
 	}
 	return append(b, '}')
+}
+
+// appendTexts appends an array of strings.
+func appendTexts(b []byte, all []string) []byte {
+	b = append(b, '[')
+	for i, text := range all {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = rawjson.AppendString(b, text)
+	}
+	return append(b, ']')
 }
 
 func (f filter) empty() bool {
@@ -135,19 +140,9 @@ func tagged(raw, id []byte) []byte {
 	case at.Present():
 		return rawjson.Splice(raw, mcp.Edit{Span: at, With: id})
 	case meta.Present():
-		return insert(raw, meta, key+string(id))
+		return rawjson.Insert(raw, meta, key+string(id))
 	case params.Present():
-		return insert(raw, params, `"_meta":{`+key+string(id)+`}`)
+		return rawjson.Insert(raw, params, `"_meta":{`+key+string(id)+`}`)
 	}
-	return insert(raw, all, `"params":{"_meta":{`+key+string(id)+`}}`)
-}
-
-// insert puts a member at the end of an object of raw.
-func insert(raw []byte, object mcp.Span, member string) []byte {
-	for range rawjson.Members(raw, object) {
-		member = "," + member
-		break
-	}
-	at := object.End - 1
-	return rawjson.Splice(raw, mcp.Edit{Span: mcp.Span{Start: at, End: at}, With: []byte(member)})
+	return rawjson.Insert(raw, all, `"params":{"_meta":{`+key+string(id)+`}}`)
 }

@@ -210,11 +210,7 @@ func federation(t testing.TB, spec string, members ...upstream.Server) *Server {
 
 func sealedFederation(t testing.TB, sealer *seal.Sealer, spec string, members ...upstream.Server) *Server {
 	t.Helper()
-	objs, errs := resource.Load("test", []byte("kind: Upstream\nname: m0\nspec: {http: {url: 'http://h'}}\n---\nkind: Binding\nname: b\nspec: {selector: {}, upstreams: [{name: m0}], "+spec+"}"))
-	if len(errs) > 0 {
-		t.Fatal(errs)
-	}
-	b := objs[1].(*outriggerv1.Binding)
+	b := testBinding(t, spec)
 	var ms []Member
 	for i, m := range members {
 		name := fmt.Sprintf("m%d", i)
@@ -223,17 +219,34 @@ func sealedFederation(t testing.TB, sealer *seal.Sealer, spec string, members ..
 		}
 		ms = append(ms, Member{Name: name, Prefix: name, Server: m})
 	}
-	answers, lists := budget.New(1<<30), budget.New(1<<30)
+	answers, lists := testBudget(t, "answers"), testBudget(t, "lists")
 	s := New(ms, Options{
 		Binding: resource.WithDefaults(b), Log: slog.New(slog.DiscardHandler), Sealer: sealer, Name: "outrigger", Version: "1",
 		Answers: answers, Lists: lists,
 	})
+	t.Cleanup(func() { shut(t, s) })
+	return s
+}
+
+// testBinding is the binding b of m0; spec is more of it, in YAML.
+func testBinding(t testing.TB, spec string) *outriggerv1.Binding {
+	t.Helper()
+	objs, errs := resource.Load("test", []byte("kind: Upstream\nname: m0\nspec: {http: {url: 'http://h'}}\n---\nkind: Binding\nname: b\nspec: {selector: {}, upstreams: [{name: m0}], "+spec+"}"))
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	return objs[1].(*outriggerv1.Binding)
+}
+
+// testBudget is one that must be whole again at the end of the test.
+func testBudget(t testing.TB, what string) *budget.Budget {
+	b := budget.New(1 << 30)
 	t.Cleanup(func() {
-		if shut(t, s); answers.Used() != 0 || lists.Used() != 0 {
-			t.Errorf("%d bytes for answers and %d for lists are still taken after Close", answers.Used(), lists.Used())
+		if n := b.Used(); n != 0 {
+			t.Errorf("%d bytes for %s are still taken at the end", n, what)
 		}
 	})
-	return s
+	return b
 }
 
 func shut(t testing.TB, s *Server) {
@@ -245,16 +258,16 @@ func shut(t testing.TB, s *Server) {
 	}
 }
 
-// client calls a federation.
+// client calls a federation, or a lone server.
 type client struct {
 	t            testing.TB
-	s            *Server
+	s            upstream.Server
 	principal    string
 	capabilities string
 	id           string // of its requests, as a token
 }
 
-func newClient(t testing.TB, s *Server) *client {
+func newClient(t testing.TB, s upstream.Server) *client {
 	return &client{t: t, s: s, capabilities: "{}", id: `"c1"`}
 }
 

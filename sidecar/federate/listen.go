@@ -222,7 +222,7 @@ func (l *listening) take(p *subscription, msg *mcp.Message, again bool) {
 		if l.sends(func() bool {
 			return slices.Contains(p.granted.tasks, id) && slices.Contains(l.granted.tasks, p.names[id])
 		}) {
-			l.send(tagged(l.s.withTaskID(msg.Raw, msg.Params, func(id string) string { return p.names[id] }), l.id))
+			l.send(tagged(withTaskID(msg.Raw, msg.Params, func(id string) string { return p.names[id] }), l.id))
 		}
 	}
 }

@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/yosida95/uritemplate/v3"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
-	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -238,12 +236,12 @@ func saysMissing(message []byte) bool {
 	if mcp.PeekOutcome(message) == mcp.OutcomeResult {
 		return false
 	}
-	m, err := mcp.Scan(message, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	m, err := mcp.ScanAnswer(message)
 	if err != nil || !m.Error.Present() {
 		return false
 	}
-	switch code := string(rawjson.Find(m.Raw, m.Error, "code").Of(m.Raw)); code {
-	case strconv.Itoa(mcp.CodeInvalidParams), strconv.Itoa(mcp.CodeResourceNotFound), strconv.Itoa(mcp.CodeMethodNotFound):
+	switch upstream.ErrorCode(&m) {
+	case mcp.CodeInvalidParams, mcp.CodeResourceNotFound, mcp.CodeMethodNotFound:
 		return true
 	}
 	return false

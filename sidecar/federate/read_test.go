@@ -106,7 +106,7 @@ func TestAMissingResourceInAnEventStreamIsMissing(t *testing.T) {
 			h := p.handle[mcp.MethodResourcesRead]
 			return p.on(mcp.MethodResourcesRead, func(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
 				a, _ := h(ctx, c)
-				m, err := new(Server).readAnswer(a, maxPage, new(int))
+				m, _, err := upstream.ReadResponse("m", a, nil, maxPage)
 				if err != nil {
 					return nil, err
 				}

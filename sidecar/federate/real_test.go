@@ -156,7 +156,7 @@ func TestTheNameInTheHeaderFollowsTheBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	if got, err := new(Server).readAnswer(a, maxPage, new(int)); err != nil || !strings.Contains(string(got.Raw), "m1 find") {
+	if got, _, err := upstream.ReadResponse("m", a, nil, maxPage); err != nil || !strings.Contains(string(got.Raw), "m1 find") {
 		t.Errorf("got %s, %v", got.Raw, err)
 	}
 	r.mu.Lock()
@@ -179,11 +179,11 @@ func TestARealUnlistedResourceIsFound(t *testing.T) {
 	if got := c.do(mcp.MethodResourcesRead, uri); !strings.Contains(got, `"text":"m2"`) {
 		t.Errorf("by template: %s", got)
 	}
-	a, _, err := c.s.search(t.Context(), c.message(mcp.MethodResourcesRead, uri), "ui://page") // as if there were no template
+	a, _, err := c.s.(*Server).search(t.Context(), c.message(mcp.MethodResourcesRead, uri), "ui://page") // as if there were no template
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := new(Server).readAnswer(a, maxPage, new(int)); err != nil || !strings.Contains(string(got.Raw), `"text":"m2"`) {
+	if got, _, err := upstream.ReadResponse("m", a, nil, maxPage); err != nil || !strings.Contains(string(got.Raw), `"text":"m2"`) {
 		t.Errorf("by trying: %s, %v", got.Raw, err)
 	}
 	if got := c.do(mcp.MethodResourcesRead, `"uri":"none:///"`); !strings.Contains(got, "-32602") {

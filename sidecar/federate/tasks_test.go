@@ -49,41 +49,58 @@ func TestTasksBelongToTheirMemberAndTheirPrincipal(t *testing.T) {
 		s := two()
 		ann := newClient(t, s).as("ann").declaring(declaresTasks)
 		for _, owner := range []string{"m0", "m1"} {
-			var made struct{ TaskID, Status string }
-			raw := ann.do(mcp.MethodToolsCall, fmt.Sprintf(`"name":"%s_a"`, owner))
-			if err := json.Unmarshal([]byte(raw), &made); err != nil || made.TaskID == "t/1" || made.TaskID == "" || !strings.Contains(raw, "9007199254740993") {
-				t.Fatalf("made: %s, %v", raw, err)
-			}
-			named := fmt.Sprintf(`"taskId":%q`, made.TaskID)
-			want := fmt.Sprintf(`{"resultType":"complete","taskId":%q,"status":"completed","result":{"taskId":"t/1","owner":%q}}`, made.TaskID, owner)
-			if got := ann.do(mcp.MethodTasksGet, named); got != want {
-				t.Errorf("get: got %s, want %s", got, want)
-			}
-			elsewhere := *ann
-			elsewhere.s = two()
-			if got := elsewhere.do(mcp.MethodTasksGet, named); got != want {
-				t.Errorf("get at another sidecar: got %s, want %s", got, want)
-			}
-			for _, method := range []string{mcp.MethodTasksUpdate, mcp.MethodTasksCancel} {
-				if got := ann.do(method, named+`,"inputResponses":{}`); got != `{"resultType":"complete"}` {
-					t.Errorf("%s: %s", method, got)
-				}
-				for name, c := range map[string]*client{"bob": ann.as("bob"), "nobody": ann.as("")} {
-					if got := c.do(method, named); !strings.Contains(got, `"code":-32602`) || !strings.Contains(got, "unknown task") {
-						t.Errorf("%s by %s: %s, want unknown task", method, name, got)
-					}
-				}
-			}
-			if got := ann.declaring("{}").do(mcp.MethodTasksGet, named); !strings.Contains(got, "-32021") {
-				t.Errorf("without the extension: %s, want -32021", got)
-			}
+			ann.ownsItsTask(owner, owner+"_a", two())
 		}
-		for _, id := range []string{`"t/1"`, `"m0\u0000t/1"`, `""`, `7`} {
+		for _, id := range noTasks {
 			if got := ann.do(mcp.MethodTasksGet, `"taskId":`+id); !strings.Contains(got, "-32602") {
 				t.Errorf("task %s: %s, want -32602", id, got)
 			}
 		}
 	}
+}
+
+// noTasks are ids, as tokens, that nobody was given: the server's own among them.
+var noTasks = []string{`"t/1"`, `"m0\u0000t/1"`, `""`, `7`}
+
+// ownsItsTask makes a task with a tool of a tasking server's, and checks that nobody else has it. elsewhere is another
+// sidecar with the same keys.
+func (c *client) ownsItsTask(owner, tool string, elsewhere upstream.Server) (id string) {
+	c.t.Helper()
+	id = c.makes(tool)
+	named := fmt.Sprintf(`"taskId":%q`, id)
+	want := fmt.Sprintf(`{"resultType":"complete","taskId":%q,"status":"completed","result":{"taskId":"t/1","owner":%q}}`, id, owner)
+	there := *c
+	there.s = elsewhere
+	for where, c := range map[string]*client{"here": c, "at another sidecar": &there} {
+		if got := c.do(mcp.MethodTasksGet, named); got != want {
+			c.t.Errorf("get %s: got %s, want %s", where, got, want)
+		}
+	}
+	for _, method := range []string{mcp.MethodTasksGet, mcp.MethodTasksUpdate, mcp.MethodTasksCancel} {
+		for name, other := range map[string]*client{"bob": c.as("bob"), "nobody": c.as("")} {
+			if got := other.do(method, named); !strings.Contains(got, `"code":-32602`) || !strings.Contains(got, "unknown task") {
+				c.t.Errorf("%s by %s: %s, want unknown task", method, name, got)
+			}
+		}
+		if got := c.declaring("{}").do(method, named); !strings.Contains(got, "-32021") {
+			c.t.Errorf("%s without the extension: %s, want -32021", method, got)
+		}
+		if got := c.do(method, named+`,"inputResponses":{}`); method != mcp.MethodTasksGet && got != `{"resultType":"complete"}` {
+			c.t.Errorf("%s: %s", method, got)
+		}
+	}
+	return id
+}
+
+// makes makes a task with a tool, and returns its id.
+func (c *client) makes(tool string) string {
+	c.t.Helper()
+	var made struct{ TaskID, Status string }
+	raw := c.do(mcp.MethodToolsCall, fmt.Sprintf(`"name":%q`, tool))
+	if err := json.Unmarshal([]byte(raw), &made); err != nil || made.TaskID == "t/1" || made.TaskID == "" || !strings.Contains(raw, "9007199254740993") {
+		c.t.Fatalf("%s made %s (%v), want a task under another id than its server's", tool, raw, err)
+	}
+	return made.TaskID
 }
 
 func TestALongAnswerOfAToolIsNotHeldForATask(t *testing.T) {

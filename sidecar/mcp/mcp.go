@@ -24,6 +24,9 @@ var SupportedVersions = []string{Version20260728, Version20251125, Version202506
 // versionsWithSessions are those of them that the legacy wire has.
 var versionsWithSessions = SupportedVersions[1:]
 
+// LogLevels are the severities of log messages, the most verbose first (server/utilities/logging, "Log Levels").
+var LogLevels = [...]string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
+
 // Era is a family of wires.
 type Era uint8
 

@@ -28,7 +28,7 @@ func Verdict(status int, body []byte) (eras Eras, known bool) {
 	case status == http.StatusRequestTimeout, status == http.StatusTooManyRequests, status >= 500:
 		return 0, false // it is not well now
 	}
-	m, err := Scan(body, Limits{MaxDepth: AnswerDepth})
+	m, err := ScanAnswer(body)
 	switch {
 	case err != nil || m.Kind != Response:
 		return EraSet(Legacy), true // a foreign body, or none

@@ -34,6 +34,12 @@ func Scan(data []byte, l Limits) (m Message, err error) {
 	return m, err
 }
 
+// ScanAnswer is Scan for what a server sent, or what was written from what was scanned before.
+func ScanAnswer(data []byte) (m Message, err error) {
+	err = ScanInto(&m, data, Limits{MaxDepth: AnswerDepth})
+	return m, err
+}
+
 // scanners are not on the stack of who scans: a goroutine that has a stream to wait for afterwards would keep what it grew.
 var scanners = sync.Pool{New: func() any { return new(scanner) }}
 

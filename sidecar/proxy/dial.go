@@ -104,15 +104,24 @@ func (d Dialer) forLegacy(s upstream.Server, full *outriggerv1.Upstream) *tostat
 
 // Federate makes one server of several. It is Options.Federate's usual value.
 func (d Dialer) Federate(full *outriggerv1.Binding, members []federate.Member) upstream.Server {
+	s := federate.New(members, d.federation(full))
+	return d.forLegacy(s, resource.WithDefaults(&outriggerv1.Upstream{Name: full.GetName()}))
+}
+
+// Lone is Options.Lone's usual value.
+func (d Dialer) Lone(full *outriggerv1.Binding, m federate.Member) upstream.Server {
+	return federate.NewLone(m, d.federation(full))
+}
+
+func (d Dialer) federation(full *outriggerv1.Binding) federate.Options {
 	sealer := d.Sealer
 	if sealer == nil {
 		sealer = seal.New()
 	}
-	s := federate.New(members, federate.Options{
+	return federate.Options{
 		Binding: full, Log: d.Log.With("binding", full.GetName()), Sealer: sealer, Name: "outrigger", Version: d.Version,
 		Answers: d.Answers, Lists: d.Lists,
-	})
-	return d.forLegacy(s, resource.WithDefaults(&outriggerv1.Upstream{Name: full.GetName()}))
+	}
 }
 
 // transport makes the server as it is.

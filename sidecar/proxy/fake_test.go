@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"sync"
@@ -106,7 +105,7 @@ func responseTo(m *mcp.Message) string {
 }
 
 func jsonAnswer(body string) *upstream.Answer {
-	return &upstream.Answer{Status: 200, Length: int64(len(body)), Body: io.NopCloser(bytes.NewReader([]byte(body)))}
+	return upstream.Whole(200, []byte(body))
 }
 
 // events is a stream that a test feeds.

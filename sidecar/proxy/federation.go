@@ -6,6 +6,7 @@ import (
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/proto/resource"
 	"github.com/outrigger-mesh/outrigger/sidecar/federate"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
 // upstreamsOf are the servers that a binding names, in its order.
@@ -26,6 +27,21 @@ func (t *table) upstreamsOf(b *outriggerv1.Binding) (members []*server, err erro
 // federates reports whether a binding, with defaults filled in, offers something else than one server as it is.
 func federates(full *outriggerv1.Binding) bool {
 	return len(full.GetUpstreams()) > 1 || full.GetNames().GetPrefix() == outriggerv1.Prefix_PREFIX_ALWAYS
+}
+
+// offer is what a binding offers of the servers that it names: one of them, or one that is made of them. Stateless clients
+// call it as stateless.
+func (p *Proxy) offer(full *outriggerv1.Binding, members []*server) (s *server, stateless upstream.Server, err error) {
+	if federates(full) {
+		if s, err = p.federate(full, members); err != nil {
+			return nil, nil, err
+		}
+		return s, s.Server, nil
+	}
+	if s = members[0]; p.Lone == nil {
+		return s, s.Server, nil
+	}
+	return s, p.Lone(full, federate.Member{Name: s.name, Server: s.Server}), nil
 }
 
 // federate makes one server of several.

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -189,7 +188,7 @@ func (x *exchange) welcome(up upstream.Session, a *upstream.Answer) error {
 			message: "this endpoint is being reconfigured", retry: 1}
 	}
 	x.w.Header()[mcp.HeaderSessionID] = []string{s.ID}
-	return x.writeBody(&upstream.Answer{Status: a.Status, Length: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body))})
+	return x.writeBody(upstream.Whole(a.Status, body))
 }
 
 func (x *exchange) closeUpstream(up upstream.Session) {

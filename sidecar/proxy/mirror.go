@@ -41,7 +41,7 @@ func (m *mirrors) learn(x *exchange, a *upstream.Answer) error {
 	if len(body) > maxToolsPage {
 		return nil
 	}
-	if response, err := mcp.Scan(body, mcp.Limits{MaxDepth: mcp.AnswerDepth}); err == nil {
+	if response, err := mcp.ScanAnswer(body); err == nil {
 		m.tools.Learn("", &response)
 	}
 	return nil // the client will see for itself what is wrong with it

@@ -27,7 +27,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
-// Options are what a Proxy is made with. All but Access, Outside, Federate and Via are required.
+// Options are what a Proxy is made with. All but Access, Outside, Federate, Lone and Via are required.
 type Options struct {
 	Log     *slog.Logger
 	Metrics *telemetry.Metrics
@@ -41,6 +41,9 @@ type Options struct {
 	// Federate makes one server of several, for a binding with its defaults filled in. It owns none of them. Nil: a
 	// binding that needs it is refused.
 	Federate func(*outriggerv1.Binding, []federate.Member) upstream.Server
+	// Lone offers one server by itself, for a binding with its defaults filled in, to stateless clients; it does not own it.
+	// Nil: as it is.
+	Lone func(*outriggerv1.Binding, federate.Member) upstream.Server
 	// Via is the name of this process in Via headers, as Dial's servers send it. Empty: requests that come round are
 	// not noticed.
 	Via string

@@ -391,13 +391,14 @@ func (o *onceBroken) RoundTrip(r *http.Request) (*http.Response, error) {
 		cancel()
 		return nil, err
 	}
-	res.Body = &breakable{first, res.Body, cancel}
+	broken := &breakable{Reader: first, body: res.Body, cancel: cancel}
+	res.Body = broken
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.open == nil {
 		o.open = map[string]io.Closer{}
 	}
-	o.open[method] = closer(cancel)
+	o.open[method] = closer(broken.cut)
 	return res, err
 }
 
@@ -422,6 +423,18 @@ type breakable struct {
 	io.Reader
 	body   io.Closer
 	cancel func()
+	broken atomic.Bool
+}
+
+// cut lets nothing through any more, also of what has arrived: the connection itself is closed some time later.
+func (b *breakable) cut() { b.broken.Store(true); b.cancel() }
+
+func (b *breakable) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if b.broken.Load() {
+		return 0, io.ErrUnexpectedEOF
+	}
+	return n, err
 }
 
 func (b *breakable) Close() error { b.cancel(); return b.body.Close() }

@@ -32,7 +32,7 @@ func (x *exchange) serveStateless() error {
 	if err := x.ep.server.mirrors.check(x); err != nil {
 		return err
 	}
-	a, err := x.ep.server.Call(x.r.Context(), x.call())
+	a, err := x.ep.stateless.Call(x.r.Context(), x.call())
 	if err != nil {
 		return x.eraError(err)
 	}

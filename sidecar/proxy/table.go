@@ -53,7 +53,8 @@ type endpoint struct {
 	spec        *outriggerv1.Binding
 	hash        [sha256.Size]byte // of its resource
 	server      *server
-	members     []*server // of which server is made; nil when it is an upstream of its own
+	stateless   upstream.Server // server, as stateless clients call it
+	members     []*server       // of which server is made; nil when it is an upstream of its own
 	sessions    *session.Store
 	metrics     *telemetry.Binding
 	hosts       map[string]bool
@@ -237,15 +238,16 @@ func (p *Proxy) newEndpoint(b *outriggerv1.Binding, running *endpoint, next *tab
 		return running, nil
 	}
 	full := resource.WithDefaults(b)
-	s := members[0]
-	if !federates(full) {
-		members = nil
-	} else if s, err = p.federate(full, members); err != nil {
+	s, stateless, err := p.offer(full, members)
+	if err != nil {
 		return nil, err
+	}
+	if s == members[0] {
+		members = nil
 	}
 	next.servers[s.name] = s
 	ep := &endpoint{
-		name: b.GetName(), path: full.GetPath(), spec: b, hash: hash, server: s, members: members,
+		name: b.GetName(), path: full.GetPath(), spec: b, hash: hash, server: s, stateless: stateless, members: members,
 		metrics: p.Metrics.Binding(b.GetName()),
 		hosts:   make(map[string]bool), origins: make(map[string]bool),
 		maxBody:     int64(full.GetLimits().GetMaxBodyBytes()),

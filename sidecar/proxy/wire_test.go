@@ -564,7 +564,7 @@ func TestTwoFederationsThatNameEachOtherEnd(t *testing.T) {
 		r := newRig(t, newPeer(mcp.Version20260728).serveHTTP(t, inEvents))
 		r.Via = fmt.Sprint("sidecar-", i)
 		d := Dialer{Log: r.Log, Version: "test", Via: r.Via}
-		r.Dial, r.Federate = d.Dial, d.Federate
+		r.Dial, r.Federate, r.Lone = d.Dial, d.Federate, d.Lone
 		rigs = append(rigs, r)
 	}
 	for i, r := range rigs {

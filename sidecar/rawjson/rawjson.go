@@ -189,6 +189,16 @@ func Splice(raw []byte, edits ...mcp.Edit) []byte {
 	return mcp.Splice(make([]byte, 0, room), raw, edits...)
 }
 
+// Insert is a copy of raw with a member, in JSON, at the end of one of its objects.
+func Insert(raw []byte, object mcp.Span, member string) []byte {
+	for range Members(raw, object) {
+		member = "," + member
+		break
+	}
+	at := object.End - 1
+	return Splice(raw, mcp.Edit{Span: mcp.Span{Start: at, End: at}, With: []byte(member)})
+}
+
 // Canonical is a value in a form that does not depend on white space, on the order of keys, or on escapes; nil for what
 // is not JSON. Numbers keep their digits. It is for comparing, not for sending on.
 func Canonical(value []byte) []byte {

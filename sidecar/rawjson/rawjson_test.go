@@ -80,6 +80,17 @@ func TestSpliceTakesEditsInAnyOrder(t *testing.T) {
 	}
 }
 
+func TestInsertPutsAMemberAtTheEnd(t *testing.T) {
+	for _, r := range []struct{ path, want string }{
+		{"f", `"f":{"x":1}`}, {"b", `"a\u002fb":"\"}","x":1}`}, {"", `"f":{} ,"x":1}`},
+	} {
+		raw, object := whole(sample)
+		if got := Insert(raw, Find(raw, object, strings.Fields(r.path)...), `"x":1`); !strings.Contains(string(got), r.want) || !json.Valid(got) {
+			t.Errorf("%s: got %s, want %s", r.path, got, r.want)
+		}
+	}
+}
+
 func TestCanonicalFormsAreEqualWhereValuesAre(t *testing.T) {
 	a, b := Canonical([]byte(`{"b":1e2, "a":"\u0041"}`)), Canonical([]byte(`{"a":"A","b":1e2}`))
 	if a == nil || !bytes.Equal(a, b) {

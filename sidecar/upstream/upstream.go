@@ -13,6 +13,7 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -113,6 +114,11 @@ func (a *Answer) Close() error {
 	return nil
 }
 
+// Whole is an Answer whose body is here already.
+func Whole(status int, body []byte) *Answer {
+	return &Answer{Status: status, Length: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body))}
+}
+
 // EventStream is a server's messages as they arrive.
 type EventStream interface {
 	// Next waits for the next message. The event's Data is one JSON-RPC message, valid until the next call of Next or
@@ -176,3 +182,12 @@ type Error struct {
 func (e *Error) Error() string { return fmt.Sprintf("upstream %q: %s", e.Upstream, e.Detail) }
 
 func (e *Error) Unwrap() error { return e.Cause }
+
+// GaveUp is the *Error of a wait for the upstream of that name that ended with its context. That a client cancels is no
+// fault of the server's, which the cause shows.
+func GaveUp(ctx context.Context, name string) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &Error{Kind: TimedOut, Upstream: name, Detail: "it did not answer in time", Cause: ctx.Err()}
+	}
+	return &Error{Kind: Lost, Upstream: name, Detail: "the call was cancelled", Cause: ctx.Err()}
+}

@@ -94,23 +94,51 @@ func (a *asker) tells(t *testing.T, method, id, more string) {
 	}
 }
 
-// A server that is alone behind its endpoint has its tasks to itself: ids and all pass as they are.
-func TestTasksOfOneServerPassAsTheyAre(t *testing.T) {
+// A server that is alone behind its endpoint sees one client, so it is the sidecar that tells whose a task is.
+func TestTasksOfOneServerBelongToTheirCaller(t *testing.T) {
 	t.Parallel()
-	s, _ := fileSidecar(t, nil, httpUpstream("one", newTasker("one").serve(t).url), binding("one", "/one", "one", ""))
+	server := newTasker("one").serve(t)
+	s, _ := fileSidecar(t, nil, httpUpstream("one", server.url), binding("one", "/one", "one", ""), binding("other", "/other", "one", ""))
 	ann := newAsker(t, s.url+"/one", "ann").declaring(declaresTasks)
 	if r := ann.asks(t, "server/discover", "", ""); !strings.Contains(r.raw, tasksExtension) {
 		t.Errorf("discover answered %v, want %s offered", r, tasksExtension)
 	}
-	if id := ann.makes(t, "make"); id != "t/1" {
-		t.Errorf("the task is %q, want the server's own t/1", id)
+	id := ann.makes(t, "make")
+	if id == "t/1" {
+		t.Error("the task has the server's own id, by which it is everybody's")
 	}
-	ann.taskIs(t, "t/1", taskAsks)
-	ann.tells(t, "tasks/update", "t/1", `,"inputResponses":`+taskAnswered)
-	ann.taskIs(t, "t/1", taskDone("one"))
-	if r := ann.asks(t, "tasks/get", "t/2", `"taskId":"t/2"`); r.Error == nil || r.Error.Message != "no such task here" {
-		t.Errorf("another task is %v, want what the server says of it", r)
+	newAsker(t, s.url+"/one", "bob").declaring(declaresTasks).hasNoTask(t, id)
+	newAsker(t, s.url+"/one", "").declaring(declaresTasks).hasNoTask(t, id)
+	ann.at(s.url+"/other").hasNoTask(t, id) // another endpoint of the same server
+	ann.hasNoTask(t, "t/1")                 // which is all that was known of a task before ids were sealed
+	if r := ann.declaring(askable).asks(t, "tasks/get", "t/1", `"taskId":"t/1"`); r.Error == nil || r.Error.Code != -32021 {
+		t.Errorf("without the extension: %v, want -32021", r)
 	}
+	if n := server.heardOf(`"tasks/`); n != 0 {
+		t.Errorf("the server was asked %d times about a task by callers that have none", n)
+	}
+
+	ann.taskIs(t, id, taskAsks)
+	ann.tells(t, "tasks/update", id, `,"inputResponses":`+taskAnswered)
+	ann.taskIs(t, id, taskDone("one"))
+	if server.heardOf(`"tasks/update"`, `"taskId":"t/1"`, `"inputResponses":`+taskAnswered) != 1 {
+		t.Error("the answer to the task's question is not as the client wrote it")
+	}
+}
+
+// A file's sidecars have keys of their own, and a control plane's have them in common: there a task is found at each of
+// them, and after a restart.
+func TestATaskIsFoundAtEverySidecarOfAControlPlane(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, httpUpstream("one", newTasker("one").serve(t).url), binding("one", "/one", "one", ""))
+	a, b := f.sidecar(t, "a"), f.sidecar(t, "b")
+	ann := newAsker(t, a.url+"/one", "ann").declaring(declaresTasks)
+	id := ann.makes(t, "make")
+	ann.at(b.url+"/one").taskIs(t, id, taskAsks)
+	newAsker(t, b.url+"/one", "bob").declaring(declaresTasks).hasNoTask(t, id)
+	a.stop()
+	a.start()
+	ann.at(a.url+"/one").taskIs(t, id, taskAsks)
 }
 
 func TestTasksBelongToTheirServerAndTheirCaller(t *testing.T) {

@@ -19,7 +19,7 @@ func TestAnswersThatNobodyReadsAreBounded(t *testing.T) {
 		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"text":%q}}`, m.ID.Of(m.Raw), strings.Repeat("x", size))
 	}
 	for name, answer := range map[string]func(ctx context.Context, m *mcp.Message) *upstream.Answer{
-		"bodies": func(_ context.Context, m *mcp.Message) *upstream.Answer { return bodyAnswer(200, body(m)) },
+		"bodies": func(_ context.Context, m *mcp.Message) *upstream.Answer { return upstream.Whole(200, body(m)) },
 		"streams": func(ctx context.Context, m *mcp.Message) *upstream.Answer {
 			e := newScript(ctx, `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":1}}`, string(body(m)))
 			return e.answer()

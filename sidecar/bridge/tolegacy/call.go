@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
@@ -197,24 +196,15 @@ func (k *call) failure(err error) error {
 		return k.server.fault(upstream.Lost, "forgot its session during the call, whose fate is unknown", err)
 	case errors.As(err, &known):
 		return err
-	case errors.Is(err, budget.ErrTooLong):
-		return k.server.fault(upstream.Overloaded, "sent a response longer than can be translated", err)
-	case errors.Is(err, budget.ErrSpent):
-		return k.server.spent()
 	case k.ctx.Err() != nil:
-		return k.server.gaveUp(k.ctx)
+		return upstream.GaveUp(k.ctx, k.server.name)
 	}
 	return k.server.fault(upstream.BadAnswer, "answered with something else than a response", err)
 }
 
-// spent is the error of an answer that there is no memory for now.
-func (s *Server) spent() error {
-	return s.fault(upstream.Overloaded, "gave an answer for which the sidecar has no memory now: try again later", budget.ErrSpent)
-}
-
 // respondLocked writes the server's response for the request with that id.
 func (k *call) respondLocked(m *mcp.Message, id []byte) (body []byte, status int, err error) {
-	if m.Error.Present() && mayAsk(k.method) && errorCode(m) == codeURLElicitation {
+	if m.Error.Present() && mayAsk(k.method) && upstream.ErrorCode(m) == codeURLElicitation {
 		if body, status, err := k.askForURLsLocked(m, id); body != nil || err != nil {
 			return body, status, err
 		}
@@ -264,7 +254,7 @@ func (k *call) step() (last bool) {
 		k.fail(k.failure(err))
 		return true
 	}
-	m, err := scan(e.Data)
+	m, err := mcp.ScanAnswer(e.Data)
 	if err != nil {
 		k.fail(k.server.fault(upstream.BadAnswer, "sent an event that is not a JSON-RPC message", err))
 		return true

@@ -75,7 +75,7 @@ func (s *Server) discover(ctx context.Context, m *mcp.Message) (*upstream.Answer
 	select {
 	case <-q.done:
 	case <-ctx.Done():
-		return nil, s.gaveUp(ctx)
+		return nil, upstream.GaveUp(ctx, s.name)
 	}
 	if q.err != nil {
 		return nil, q.err
@@ -84,7 +84,7 @@ func (s *Server) discover(ctx context.Context, m *mcp.Message) (*upstream.Answer
 }
 
 func discovered(m *mcp.Message, result []byte) *upstream.Answer {
-	return bodyAnswer(200, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID.Of(m.Raw), result))
+	return upstream.Whole(200, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID.Of(m.Raw), result))
 }
 
 // inquire opens a session without capabilities to hear what the server says of itself, and ends it.

@@ -24,7 +24,7 @@ func (s *Server) elsewhere(ctx context.Context, o *order, st *state) (*upstream.
 		case errors.As(err, &known):
 			return nil, err
 		case gone != nil:
-			return nil, s.gaveUp(ctx)
+			return nil, upstream.GaveUp(ctx, s.name)
 		}
 		s.log.Warn("a sidecar that holds a call could not be asked", "holder", st.Holder, "error", err)
 		return refusal(o.m, invalid(heldFarAway)), nil
@@ -52,13 +52,13 @@ func (s *Server) copy(ctx context.Context, r *reader, stream upstream.EventStrea
 			s.lostElsewhere(r, err)
 			return
 		}
-		m, err := scan(bytes.Clone(e.Data))
+		m, err := mcp.ScanAnswer(bytes.Clone(e.Data))
 		switch {
 		case err != nil:
 			r.finish(nil, 0, s.fault(upstream.BadAnswer, "the sidecar that holds the call sent what is not JSON-RPC", err))
 			return
 		case m.Kind == mcp.Response && m.Error.Present():
-			r.finish(m.Raw, statusOf(errorCode(&m)), nil)
+			r.finish(m.Raw, statusOf(upstream.ErrorCode(&m)), nil)
 			return
 		case m.Kind == mcp.Response:
 			r.finish(m.Raw, 200, nil)

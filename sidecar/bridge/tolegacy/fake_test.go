@@ -43,7 +43,7 @@ func (f *fake) Eras(context.Context) (mcp.Eras, error) {
 
 // Call is the stateless wire's.
 func (f *fake) Call(_ context.Context, c *upstream.Call) (*upstream.Answer, error) {
-	return bodyAnswer(200, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":"as it came"}`, c.Message.ID.Of(c.Message.Raw))), nil
+	return upstream.Whole(200, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":"as it came"}`, c.Message.ID.Of(c.Message.Raw))), nil
 }
 
 func (f *fake) Open(ctx context.Context, c *upstream.Call) (upstream.Session, *upstream.Answer, error) {
@@ -56,7 +56,7 @@ func (f *fake) Open(ctx context.Context, c *upstream.Call) (upstream.Session, *u
 	if welcome == "" {
 		welcome = fakeWelcome
 	}
-	answer := bodyAnswer(200, fmt.Appendf(nil, welcome, c.Message.ID.Of(c.Message.Raw)))
+	answer := upstream.Whole(200, fmt.Appendf(nil, welcome, c.Message.ID.Of(c.Message.Raw)))
 	if strings.Contains(welcome, `"error"`) {
 		return nil, answer, nil
 	}
@@ -85,7 +85,7 @@ func (s *fakeSession) Call(ctx context.Context, c *upstream.Call) (*upstream.Ans
 
 // simple answers a request with an empty result.
 func simple(m *mcp.Message) *upstream.Answer {
-	return bodyAnswer(200, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID.Of(m.Raw)))
+	return upstream.Whole(200, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID.Of(m.Raw)))
 }
 
 func (s *fakeSession) Listen(ctx context.Context) (upstream.EventStream, error) {

@@ -3,11 +3,9 @@ package tolegacy
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 
-	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
@@ -72,16 +70,14 @@ func (s *Server) welcomed(session upstream.Session, answer *upstream.Answer) (*a
 	code, usable := 0, false
 	status := answer.Status
 	err := s.readResponse(answer, func(m *mcp.Message) {
-		code = errorCode(m)
+		code = upstream.ErrorCode(m)
 		usable = json.Unmarshal(m.Result.Of(m.Raw), &a) == nil && mcp.IsLegacyVersion(a.ProtocolVersion)
 	})
 	switch {
 	case session == nil && status == http.StatusLoopDetected:
 		return nil, s.fault(upstream.Loop, "leads back to a sidecar that the request has passed", err)
-	case errors.Is(err, budget.ErrSpent):
-		return nil, s.spent()
 	case err != nil:
-		return nil, s.fault(upstream.BadAnswer, "answered initialize with something else than a response", err)
+		return nil, err
 	case session == nil || code != 0:
 		detail := fmt.Sprintf("refused to open a session for a stateless client (JSON-RPC error %d)", code)
 		return nil, s.fault(upstream.BadAnswer, detail, nil)

@@ -369,7 +369,7 @@ func TestAQuestionAsideIsTheOneCallsThatIsInFlight(t *testing.T) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		return bodyAnswer(200, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"answered":true}}`, m.ID.Of(m.Raw))), nil
+		return upstream.Whole(200, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"answered":true}}`, m.ID.Of(m.Raw))), nil
 	}
 	s := newBridge(t, f)
 	c := newClient(t, s, "ann", everything)
@@ -510,7 +510,7 @@ func TestALeavingRetryCancelsTheCallAtAnotherSidecar(t *testing.T) {
 
 func TestRequiredURLsEndToo(t *testing.T) {
 	f := &fake{call: func(_ context.Context, _ *fakeSession, m *mcp.Message) (*upstream.Answer, error) {
-		return bodyAnswer(200, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32042,"message":"log in","data":`+
+		return upstream.Whole(200, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32042,"message":"log in","data":`+
 			`{"elicitations":[{"url":"https://a","message":"m","elicitationId":"e"}]}}}`, m.ID.Of(m.Raw))), nil
 	}}
 	s := newBridge(t, f, bridge(func(b *outriggerv1.Bridge) { b.MaxRounds = 2 }))

@@ -7,10 +7,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 )
 
-// levels are the severities of log messages, most verbose first (server/utilities/logging, "Log Levels").
-var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
-
-// level is an index in levels, or noLevel: a call that asked for no log messages gets none.
+// level is an index in mcp.LogLevels, or noLevel: a call that asked for no log messages gets none.
 type level int
 
 const noLevel level = -1
@@ -20,7 +17,7 @@ func levelOf(token []byte) level {
 	if !rawjson.IsString(token) {
 		return noLevel
 	}
-	return level(slices.Index(levels, string(rawjson.Decoded(token))))
+	return level(slices.Index(mcp.LogLevels[:], string(rawjson.Decoded(token))))
 }
 
 // wants reports whether a call with level l wants a log message. One whose level nobody knows is wanted.

@@ -88,7 +88,7 @@ func (s *Server) listen(ctx context.Context, c *upstream.Call) (*upstream.Answer
 	if err != nil {
 		return nil, err
 	}
-	l.unwatch = context.AfterFunc(ctx, func() { l.end(s.gaveUp(ctx)) })
+	l.unwatch = context.AfterFunc(ctx, func() { l.end(upstream.GaveUp(ctx, s.name)) })
 	return &upstream.Answer{Status: 200, Length: -1, Events: l}, nil
 }
 
@@ -153,26 +153,16 @@ func (l *listen) meta() []byte {
 
 // tagged is a notification as one of this listen's.
 func (l *listen) tagged(m *mcp.Message) []byte {
-	tag := append([]byte(`"`+mcp.MetaKeySubscriptionID+`":`), l.id...)
+	tag := `"` + mcp.MetaKeySubscriptionID + `":` + string(l.id)
 	switch {
 	case m.SubscriptionID.Present(): // a server that knows what it should not
 		return rawjson.Splice(m.Raw, mcp.Edit{Span: m.SubscriptionID, With: l.id})
 	case m.Meta.Present():
-		return insert(m.Raw, m.Meta, tag)
+		return rawjson.Insert(m.Raw, m.Meta, tag)
 	case m.Params.Present():
-		return insert(m.Raw, m.Params, append(append([]byte(`"_meta":{`), tag...), '}'))
+		return rawjson.Insert(m.Raw, m.Params, `"_meta":{`+tag+`}`)
 	}
-	return insert(m.Raw, rawjson.Whole(m.Raw), append(append([]byte(`"params":{"_meta":{`), tag...), "}}"...))
-}
-
-// insert puts a member first in an object.
-func insert(raw []byte, object mcp.Span, with []byte) []byte {
-	at := object.Start + 1
-	for range rawjson.Members(raw, object) {
-		with = append(with, ',')
-		break
-	}
-	return rawjson.Splice(raw, mcp.Edit{Span: mcp.Span{Start: at, End: at}, With: with})
+	return rawjson.Insert(m.Raw, rawjson.Whole(m.Raw), `"params":{"_meta":{`+tag+`}}`)
 }
 
 // add queues a notification if it was granted. One that waits already is not queued twice: it says that something

@@ -148,13 +148,13 @@ func TestNotificationsAreTaggedWhereverTheyAre(t *testing.T) {
 	const tag = `"io.modelcontextprotocol/subscriptionId":"s"`
 	for _, m := range []struct{ sent, want string }{
 		{`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`,
-			`{"params":{"_meta":{` + tag + `}},"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`},
+			`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{` + tag + `}}}`},
 		{`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{ }}`,
-			`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{` + tag + `} }}`},
+			`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{ "_meta":{` + tag + `}}}`},
 		{`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///d","_meta":{"a":1}}}`,
-			`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///d","_meta":{` + tag + `,"a":1}}}`},
+			`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///d","_meta":{"a":1,` + tag + `}}}`},
 		{`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///d/e"}}`,
-			`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"_meta":{` + tag + `},"uri":"file:///d/e"}}`},
+			`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///d/e","_meta":{` + tag + `}}}`},
 		{`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///de"}}`, ""},
 		{`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`, ""},
 		{`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":1}}`, ""},

@@ -16,8 +16,8 @@ import (
 type sessionLevels struct {
 	turn chan struct{} // held while the server is told, so that it hears of levels in one order
 
-	mu     sync.Mutex // guards below
-	wanted [8]int     // calls in flight, by level
+	mu     sync.Mutex              // guards below
+	wanted [len(mcp.LogLevels)]int // calls in flight, by level
 	told   level
 }
 
@@ -77,8 +77,8 @@ func (v *sessionLevels) nextLocked() (next level, changes bool) {
 
 // tell sends logging/setLevel and reports whether the server took it.
 func (p *pooled) tell(ctx context.Context, l level) bool {
-	if err := p.ask(ctx, mcp.MethodSetLevel, fmt.Appendf(nil, `{"level":%q}`, levels[l])); err != nil {
-		p.pool.server.log.Debug("the server did not take a log level", "level", levels[l], "error", err)
+	if err := p.ask(ctx, mcp.MethodSetLevel, fmt.Appendf(nil, `{"level":%q}`, mcp.LogLevels[l])); err != nil {
+		p.pool.server.log.Debug("the server did not take a log level", "level", mcp.LogLevels[l], "error", err)
 		return false
 	}
 	return true

@@ -77,7 +77,7 @@ func (o *pool) acquire(ctx context.Context, r *order) (*pooled, error) {
 	case <-p.opened:
 		err = p.err
 	case <-ctx.Done():
-		err = o.server.gaveUp(ctx)
+		err = upstream.GaveUp(ctx, o.server.name)
 	}
 	if err != nil {
 		o.release(p)

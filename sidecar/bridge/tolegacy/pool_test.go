@@ -294,15 +294,14 @@ func TestEqualIDsOfManyClientsStayApart(t *testing.T) {
 
 func TestNonsenseFromTheServerIsAClearError(t *testing.T) {
 	for name, f := range map[string]*fake{
-		"an error":            {welcome: `{"jsonrpc":"2.0","id":%s,"error":{"code":-32600,"message":"session required"}}`},
-		"not JSON":            {welcome: `<html>%s</html>`},
-		"nothing":             {welcome: `%.0s`},
-		"no version":          {welcome: `{"jsonrpc":"2.0","id":%s,"result":{}}`},
-		"a stateless one":     {welcome: `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2026-07-28","capabilities":{}}}`},
-		"no object":           {welcome: `{"jsonrpc":"2.0","id":%s,"result":[]}`},
-		"odd capabilities":    {welcome: `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":7}}`},
-		"a request":           {welcome: `{"jsonrpc":"2.0","id":%s,"method":"ping"}`},
-		"more than it should": {welcome: `{"jsonrpc":"2.0","id":%s,"result":"` + strings.Repeat("x", maxAnswer) + `"}`},
+		"an error":         {welcome: `{"jsonrpc":"2.0","id":%s,"error":{"code":-32600,"message":"session required"}}`},
+		"not JSON":         {welcome: `<html>%s</html>`},
+		"nothing":          {welcome: `%.0s`},
+		"no version":       {welcome: `{"jsonrpc":"2.0","id":%s,"result":{}}`},
+		"a stateless one":  {welcome: `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2026-07-28","capabilities":{}}}`},
+		"no object":        {welcome: `{"jsonrpc":"2.0","id":%s,"result":[]}`},
+		"odd capabilities": {welcome: `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":7}}`},
+		"a request":        {welcome: `{"jsonrpc":"2.0","id":%s,"method":"ping"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newBridge(t, f)
@@ -315,6 +314,12 @@ func TestNonsenseFromTheServerIsAClearError(t *testing.T) {
 	}
 }
 
+func TestAnEndlessWelcomeIsNotReadToItsEnd(t *testing.T) {
+	s := newBridge(t, &fake{welcome: `{"jsonrpc":"2.0","id":%s,"result":"` + strings.Repeat("x", maxAnswer) + `"}`})
+	_, err := s.Call(testContext(t), newClient(t, s, "", `{}`).call("1", mcp.MethodToolsList, ""))
+	wantKind(t, err, upstream.Overloaded)
+}
+
 func TestNonsenseInAnswersIsAClearErrorToo(t *testing.T) {
 	for body, want := range map[string]upstream.Kind{
 		`{"jsonrpc":"2.0","id":%s,"result":[]}`:     upstream.BadAnswer,
@@ -324,7 +329,7 @@ func TestNonsenseInAnswersIsAClearErrorToo(t *testing.T) {
 		`{"jsonrpc":"2.0","id":%s,"result":{"a":"` + strings.Repeat("x", maxAnswer) + `"}}`: upstream.Overloaded,
 	} {
 		f := &fake{call: func(_ context.Context, _ *fakeSession, m *mcp.Message) (*upstream.Answer, error) {
-			return bodyAnswer(200, []byte(strings.Replace(body, "%s", string(m.ID.Of(m.Raw)), 1))), nil
+			return upstream.Whole(200, []byte(strings.Replace(body, "%s", string(m.ID.Of(m.Raw)), 1))), nil
 		}}
 		s := newBridge(t, f)
 		_, err := s.Call(testContext(t), newClient(t, s, "", `{}`).call("1", mcp.MethodToolsList, ""))

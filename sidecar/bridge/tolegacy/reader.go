@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -53,7 +54,7 @@ func (s *Server) newReader(m *mcp.Message, l level) *reader {
 
 // watch makes the end of ctx the client's leaving.
 func (r *reader) watch(ctx context.Context) {
-	r.unwatch = context.AfterFunc(ctx, func() { r.giveUp(r.server.gaveUp(ctx)) })
+	r.unwatch = context.AfterFunc(ctx, func() { r.giveUp(upstream.GaveUp(ctx, r.server.name)) })
 }
 
 // put adds a message. It waits while the client is slow, and reports whether the client will get it.
@@ -105,7 +106,7 @@ func (r *reader) finish(response []byte, status int, err error) bool {
 	case r.server.budget.Take(len(response)):
 		r.queue, r.size, r.taken = append(r.queue, response), r.size+len(response), r.taken+len(response)
 	default:
-		r.err = r.server.spent()
+		r.err = upstream.Unread(r.server.name, budget.ErrSpent)
 	}
 	signal(r.wake)
 	signal(r.room)
@@ -132,7 +133,7 @@ func (r *reader) answer(ctx context.Context) (*upstream.Answer, error) {
 		case <-timer.C:
 			return r.events(), nil
 		case <-ctx.Done():
-			r.giveUp(r.server.gaveUp(ctx)) // as the watch does
+			r.giveUp(upstream.GaveUp(ctx, r.server.name)) // as the watch does
 		}
 		if a, err, known := r.known(); known {
 			return a, err

@@ -449,6 +449,7 @@ func TestAQuestionIsNoLeaving(t *testing.T) {
 	q := questions(t, got(t, a, err))
 	leave() // as a server does whose handler has returned
 	c.do(c.tool(`2`, "ask", "a", q.retry(`{"q1":{"action":"decline"}}`))).want(t, 200, `a:decline`)
+	eventually(t, "the call that was answered is held no more", func() bool { return s.heldForTest() == 0 })
 	q = questions(t, c.do(c.tool(`3`, "ask3", "b", "")))
 	ctx, leave = context.WithCancel(testContext(t))
 	a, err = s.Call(ctx, c.tool(`4`, "ask3", "b", q.retry(`{"q1":{"action":"decline"}}`)))

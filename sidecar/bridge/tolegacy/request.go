@@ -1,7 +1,6 @@
 package tolegacy
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"io"
 	"net/http"
@@ -124,14 +123,9 @@ func principalDigest(principal string) []byte {
 	return sum[:16]
 }
 
-// scan is mcp.Scan for what a server sent, or what was written from what was scanned before.
-func scan(raw []byte) (mcp.Message, error) {
-	return mcp.Scan(raw, mcp.Limits{MaxDepth: mcp.AnswerDepth})
-}
-
 // message scans what this package wrote.
 func message(raw []byte) *mcp.Message {
-	m, err := scan(raw)
+	m, err := mcp.ScanAnswer(raw)
 	if err != nil {
 		panic("tolegacy: wrote " + err.Error())
 	}
@@ -152,9 +146,5 @@ func refusal(m *mcp.Message, e *mcp.Error) *upstream.Answer {
 	if status == 0 {
 		status = statusOf(e.Code)
 	}
-	return bodyAnswer(status, mcp.AppendError(nil, m.ID.Of(m.Raw), e))
-}
-
-func bodyAnswer(status int, body []byte) *upstream.Answer {
-	return &upstream.Answer{Status: status, Length: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body))}
+	return upstream.Whole(status, mcp.AppendError(nil, m.ID.Of(m.Raw), e))
 }

@@ -2,9 +2,6 @@ package tolegacy
 
 import (
 	"bytes"
-	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
@@ -54,7 +51,7 @@ func fromLegacy(m *mcp.Message, method string, id []byte) (body []byte, status i
 // errorEdit replaces the codes that 2026-07-28 must not use.
 func errorEdit(m *mcp.Message) ([]mcp.Edit, int) {
 	span := rawjson.Find(m.Raw, m.Error, "code")
-	code, with := errorCode(m), ""
+	code, with := upstream.ErrorCode(m), ""
 	switch code {
 	case mcp.CodeResourceNotFound:
 		code, with = mcp.CodeInvalidParams, "-32602"
@@ -65,14 +62,6 @@ func errorEdit(m *mcp.Message) ([]mcp.Edit, int) {
 		return nil, statusOf(code)
 	}
 	return []mcp.Edit{{Span: span, With: []byte(with)}}, statusOf(code)
-}
-
-// errorCode is the code of a response's error; 0 when it has none that can be read.
-func errorCode(m *mcp.Message) (code int) {
-	if json.Unmarshal(rawjson.Find(m.Raw, m.Error, "code").Of(m.Raw), &code) != nil {
-		return 0
-	}
-	return code
 }
 
 // cacheable reports whether a method's result must say how it can be cached (server/utilities/caching).
@@ -139,40 +128,12 @@ func toolEdits(m *mcp.Message) (edits []mcp.Edit) {
 	return edits
 }
 
-// readResponse reads an answer to its response, closes it, and has use look at it, which keeps nothing of it. What comes
-// before the response is dropped.
+// readResponse reads the answer to a request of the sidecar's own and has use look at the response, which keeps nothing of it.
 func (s *Server) readResponse(a *upstream.Answer, use func(*mcp.Message)) error {
-	defer a.Close()
-	raw, err := s.readLast(a)
-	if err != nil {
-		return err
-	}
-	defer s.budget.Give(cap(raw))
-	m, err := scan(raw)
-	if err == nil && m.Kind != mcp.Response {
-		err = errors.New("not a response")
-	}
+	m, taken, err := upstream.ReadResponse(s.name, a, s.budget, maxAnswer)
+	defer s.budget.Give(taken)
 	if err == nil {
 		use(&m)
 	}
 	return err
-}
-
-// readLast is an answer's last message. Its capacity was taken from the budget.
-func (s *Server) readLast(a *upstream.Answer) ([]byte, error) {
-	if a.Body != nil {
-		return s.budget.ReadAll(a.Body, a.Length, maxAnswer)
-	}
-	if a.Events == nil {
-		return nil, io.ErrUnexpectedEOF
-	}
-	for {
-		e, err := a.Events.Next()
-		if err != nil {
-			return nil, err
-		}
-		if mcp.PeekOutcome(e.Data) != mcp.OutcomeUnknown {
-			return s.budget.ReadAll(bytes.NewReader(e.Data), int64(len(e.Data)), len(e.Data))
-		}
-	}
 }

@@ -135,7 +135,7 @@ func FuzzRequest(f *testing.F) {
 		if err != nil || m.Kind != mcp.Request {
 			return
 		}
-		got, err := scan(toLegacy(&m, []byte("17")))
+		got, err := mcp.ScanAnswer(toLegacy(&m, []byte("17")))
 		if err != nil {
 			t.Fatalf("%q became %q: %v", raw, toLegacy(&m, []byte("17")), err)
 		}
@@ -170,7 +170,7 @@ func FuzzResponse(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			got, err := scan(body)
+			got, err := mcp.ScanAnswer(body)
 			if err != nil || got.Kind != mcp.Response || !got.Answers([]byte(`"a"`)) {
 				t.Fatalf("%q became %q: %v", raw, body, err)
 			}

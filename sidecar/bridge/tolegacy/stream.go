@@ -101,7 +101,7 @@ func (h *hub) hears(ctx context.Context, st *stream) (bool, error) {
 	case <-t.C:
 		return true, nil
 	case <-ctx.Done():
-		return false, h.server().gaveUp(ctx)
+		return false, upstream.GaveUp(ctx, h.server().name)
 	}
 	var failed *upstream.Error
 	switch {
@@ -186,7 +186,7 @@ func (h *hub) reopenLocked(lost *stream, why error) {
 // exist that send all of theirs there. While exactly one call of the session is in flight it can be no other's; else
 // nobody can be asked.
 func (h *hub) message(ctx context.Context, data []byte) {
-	m, err := scan(data)
+	m, err := mcp.ScanAnswer(data)
 	if err != nil {
 		return
 	}

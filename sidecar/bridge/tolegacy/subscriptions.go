@@ -9,6 +9,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
 // release gives subscriptions up, and tells the server in the background of those that nobody holds any more.
@@ -50,7 +51,7 @@ func (h *hub) take(ctx context.Context) error {
 	case h.turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return h.server().gaveUp(ctx)
+		return upstream.GaveUp(ctx, h.server().name)
 	}
 }
 
@@ -83,7 +84,7 @@ func (h *hub) subscribe(ctx context.Context, uris []string) ([]string, error) {
 	h.mu.Unlock()
 	if ctx.Err() != nil {
 		h.release(granted)
-		return nil, h.server().gaveUp(ctx)
+		return nil, upstream.GaveUp(ctx, h.server().name)
 	}
 	return granted, nil
 }

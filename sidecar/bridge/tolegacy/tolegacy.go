@@ -184,7 +184,7 @@ func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 // asks no other sidecar. The end of ctx is the client's leaving. Errors are Call's; a retry that cannot be used is answered
 // with a JSON-RPC error.
 func (s *Server) Resume(ctx context.Context, r *outriggerv1.ResumeRequest) (*upstream.Answer, error) {
-	m, err := mcp.Scan(r.GetMessage(), mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	m, err := mcp.ScanAnswer(r.GetMessage())
 	if err != nil {
 		return nil, err
 	}
@@ -216,15 +216,6 @@ func (s *Server) Close(ctx context.Context) error {
 
 func (s *Server) fault(kind upstream.Kind, detail string, cause error) *upstream.Error {
 	return &upstream.Error{Kind: kind, Upstream: s.name, Detail: detail, Cause: cause}
-}
-
-// gaveUp is the error of a wait that ended with its context. A client's cancel is no fault of the server's, which its
-// cause shows.
-func (s *Server) gaveUp(ctx context.Context) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return s.fault(upstream.TimedOut, "it did not answer in time", ctx.Err())
-	}
-	return s.fault(upstream.Lost, "the call was cancelled", ctx.Err())
 }
 
 // brief is a context for what nobody waits for: it ends with the Server, or after a handshake's time.

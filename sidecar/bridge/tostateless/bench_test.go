@@ -39,7 +39,7 @@ func (l *lister) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, 
 	}
 	l.body = append(append(l.body[:0], `{"jsonrpc":"2.0","id":`...), c.Message.ID.Of(c.Message.Raw)...)
 	l.body = append(append(append(l.body, `,"result":`...), l.result...), '}')
-	return bodyAnswer(l.body), nil
+	return upstream.Whole(200, l.body), nil
 }
 
 // BenchmarkToolsList is what a tools/list of a legacy client costs at a server that answers at once, without writing it out.

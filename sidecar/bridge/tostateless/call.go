@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
@@ -107,7 +108,7 @@ func (k *call) wholeBody() *upstream.Answer {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.taken = 0
-	a := bodyAnswer(k.out[0])
+	a := upstream.Whole(http.StatusOK, k.out[0])
 	a.Body = k.session.server.o.Budget.Body(k.out[0])
 	return a
 }
@@ -178,7 +179,7 @@ func (k *call) end(response []byte) {
 	defer k.mu.Unlock()
 	if !k.closed { // or nobody is left to get it, and to give it back
 		if !k.session.server.o.Budget.Take(len(response)) {
-			k.err = k.session.server.spent()
+			k.err = upstream.Unread(k.session.server.o.Upstream, budget.ErrSpent)
 			return
 		}
 		k.taken = len(response)
@@ -214,7 +215,7 @@ func (k *call) send() {
 		k.badAnswer("gave a request no answer", nil)
 	case !k.take(a.Events):
 		_ = a.Events.Close()
-		k.fail(s.gaveUp(k.ctx))
+		k.fail(upstream.GaveUp(k.ctx, s.o.Upstream))
 	default:
 		k.phase = relaying
 	}
@@ -252,7 +253,7 @@ func (k *call) relay() {
 
 // settle takes what should be the response. Nothing of raw is kept.
 func (k *call) settle(raw []byte) {
-	m, err := k.session.server.response(raw)
+	m, err := upstream.ScanResponse(k.session.server.o.Upstream, raw)
 	switch {
 	case err != nil:
 		k.fail(err)
@@ -267,7 +268,7 @@ func (k *call) settle(raw []byte) {
 // (server/tools, "x-mcp-header").
 func (k *call) settleError(m *mcp.Message) {
 	said := legacyError(m, k.id)
-	if errorCode(m) == mcp.CodeHeaderMismatch && k.first.Method == mcp.MethodToolsCall && !k.learned {
+	if upstream.ErrorCode(m) == mcp.CodeHeaderMismatch && k.first.Method == mcp.MethodToolsCall && !k.learned {
 		k.learned, k.refused, k.phase = true, said, learning
 		return
 	}
@@ -360,7 +361,7 @@ func (k *call) await() {
 			k.refuse("client_timeout", "the client did not answer in time what the server asked")
 			return
 		case <-k.ctx.Done():
-			k.fail(k.session.server.gaveUp(k.ctx))
+			k.fail(upstream.GaveUp(k.ctx, k.session.server.o.Upstream))
 			return
 		}
 	}
@@ -383,7 +384,7 @@ func (k *call) pause() {
 	case <-late.C:
 		k.retry(nil)
 	case <-k.ctx.Done():
-		k.fail(k.session.server.gaveUp(k.ctx))
+		k.fail(upstream.GaveUp(k.ctx, k.session.server.o.Upstream))
 	}
 }
 
@@ -400,7 +401,7 @@ func (k *call) retry(responses []byte) {
 	raw := rawjson.Splice(k.first.Raw,
 		mcp.Edit{Span: k.first.ID, With: k.session.server.newID()},
 		mcp.Edit{Span: mcp.Span{Start: end, End: end}, With: more})
-	next, err := scan(raw)
+	next, err := mcp.ScanAnswer(raw)
 	if err != nil {
 		k.fail(err)
 		return

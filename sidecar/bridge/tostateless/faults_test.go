@@ -232,7 +232,7 @@ type fixed []byte
 
 func (fixed) Eras(context.Context) (mcp.Eras, error) { return mcp.EraSet(mcp.Stateless), nil }
 func (f fixed) Call(context.Context, *upstream.Call) (*upstream.Answer, error) {
-	return bodyAnswer(f), nil
+	return upstream.Whole(200, f), nil
 }
 func (fixed) Open(context.Context, *upstream.Call) (upstream.Session, *upstream.Answer, error) {
 	return nil, nil, upstream.ErrNoStream

@@ -137,7 +137,7 @@ func (f *feed) lock(ctx context.Context) error {
 	case f.turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return f.session.server.gaveUp(ctx)
+		return upstream.GaveUp(ctx, f.session.server.o.Upstream)
 	case <-f.ctx.Done():
 		return f.ended()
 	}
@@ -222,7 +222,7 @@ func (f *feed) widen(ctx context.Context, m *mcp.Message) (*upstream.Answer, err
 	case err != nil:
 		return nil, err
 	case refused != nil:
-		return bodyAnswer(legacyError(refused, m.ID.Of(m.Raw))), nil
+		return upstream.Whole(200, legacyError(refused, m.ID.Of(m.Raw))), nil
 	case !slices.Contains(l.granted.uris, uri):
 		l.close()
 		return refusal(m, mcp.CodeInvalidParams, "the server does not tell of changes of this resource"), nil
@@ -359,12 +359,12 @@ func (f *feed) reopen(l *listen) (next *listen, again bool) {
 	}
 	uris := f.subscribed()
 	next, refused, err := f.open(f.ctx, uris)
-	if err == nil && refused != nil && len(uris) > 0 && errorCode(refused) == mcp.CodeInvalidParams {
+	if err == nil && refused != nil && len(uris) > 0 && upstream.ErrorCode(refused) == mcp.CodeInvalidParams {
 		// A resource is no more. What the client hears of the others is not worth the changed lists.
 		f.session.server.o.Log.Warn("the server took none of a client's subscriptions back", "subscriptions", len(uris))
 		next, refused, err = f.open(f.ctx, nil)
 	}
-	if err != nil || refused != nil && errorCode(refused) != mcp.CodeMethodNotFound {
+	if err != nil || refused != nil && upstream.ErrorCode(refused) != mcp.CodeMethodNotFound {
 		f.session.server.o.Log.Debug("could not listen for changes", "error", err, "refused", refused != nil)
 		return nil, f.stillMissing(l)
 	}
@@ -424,7 +424,7 @@ func (f *feed) read(l *listen) {
 		if err != nil {
 			return
 		}
-		m, err := scan(ev.Data)
+		m, err := mcp.ScanAnswer(ev.Data)
 		if err != nil || m.Kind == mcp.Response {
 			return
 		}

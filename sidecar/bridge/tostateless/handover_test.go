@@ -36,7 +36,7 @@ func (c *client) told() (all []string) {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		m, err := scan(e.Data)
+		m, err := mcp.ScanAnswer(e.Data)
 		if err != nil {
 			c.t.Fatalf("%s: %v", e.Data, err)
 		}

@@ -58,12 +58,12 @@ func (s sent) id() string { return string(s.ID.Of(s.Raw)) }
 
 // result answers with a result.
 func (s sent) result(result string) *upstream.Answer {
-	return bodyAnswer([]byte(`{"jsonrpc":"2.0","id":` + s.id() + `,"result":` + result + `}`))
+	return upstream.Whole(200, []byte(`{"jsonrpc":"2.0","id":`+s.id()+`,"result":`+result+`}`))
 }
 
 // error answers with an error, with a status that the legacy wire must not see.
 func (s sent) error(code int, rest string) *upstream.Answer {
-	a := bodyAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"said the server"%s}}`, s.id(), code, rest))
+	a := upstream.Whole(200, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"said the server"%s}}`, s.id(), code, rest))
 	a.Status = 404
 	return a
 }
@@ -92,7 +92,7 @@ func (f *fake) Eras(context.Context) (mcp.Eras, error) {
 }
 
 func (f *fake) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
-	m, err := mcp.Scan(append([]byte(nil), c.Message.Raw...), mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	m, err := mcp.ScanAnswer(append([]byte(nil), c.Message.Raw...))
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (f *fake) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, er
 	script := f.script
 	f.mu.Unlock()
 	if e := mcp.CheckStateless(c.Header, &m); e != nil {
-		return bodyAnswer(mcp.AppendError(nil, e.ID, e)), nil
+		return upstream.Whole(200, mcp.AppendError(nil, e.ID, e)), nil
 	}
 	if m.Method == mcp.MethodDiscover && f.discover != "none" {
 		if f.discover != "" {

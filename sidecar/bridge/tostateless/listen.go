@@ -140,7 +140,7 @@ func (f *feed) open(ctx context.Context, uris []string) (l *listen, refused *mcp
 	inTime, here := timer.Stop(), unwatch()
 	switch { // what was begun ends the listen, if it is not over already
 	case !here:
-		err = c.server.gaveUp(ctx)
+		err = upstream.GaveUp(ctx, c.server.o.Upstream)
 	case !inTime:
 		err = c.server.unacknowledged(context.DeadlineExceeded)
 	}
@@ -175,7 +175,7 @@ func (l *listen) acknowledged(ctx context.Context, c *session, m *mcp.Message) (
 		case err != nil:
 			return nil, forLegacy(err)
 		}
-		got, err := scan(slices.Clone(ev.Data))
+		got, err := mcp.ScanAnswer(slices.Clone(ev.Data))
 		switch {
 		case err != nil:
 			return nil, s.fault(upstream.BadAnswer, "sent an event that is not a JSON-RPC message", err)

@@ -26,7 +26,7 @@ func (s *Server) mint(ctx context.Context, c *upstream.Call) (upstream.Session, 
 	case err != nil:
 		return nil, nil, err
 	case refused != nil:
-		return nil, bodyAnswer(legacyError(refused, m.ID.Of(m.Raw))), nil
+		return nil, upstream.Whole(200, legacyError(refused, m.ID.Of(m.Raw))), nil
 	}
 	session := newSession(s, c, version, meta, declaredBy(capabilities), offeredBy(result))
 	if !s.add(session) {
@@ -163,7 +163,7 @@ func (s *Server) discover(ctx context.Context, c *upstream.Call, meta []byte, ca
 
 // request makes a request of our own. params are members, each with a comma behind it.
 func (s *Server) request(method string, params, meta []byte) (mcp.Message, error) {
-	return scan(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":%q,"params":{%s"_meta":{%s}}}`, s.newID(), method, params, meta))
+	return mcp.ScanAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":%q,"params":{%s"_meta":{%s}}}`, s.newID(), method, params, meta))
 }
 
 // newID is the id of a request that no client made.

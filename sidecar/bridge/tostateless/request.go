@@ -13,7 +13,7 @@ import (
 func toStateless(m *mcp.Message, meta []byte) (mcp.Message, error) {
 	raw := m.Raw
 	if !m.Params.Present() {
-		return scan(insert(raw, rawjson.Whole(raw), `"params":{"_meta":{`+string(meta)+`}}`))
+		return mcp.ScanAnswer(rawjson.Insert(raw, rawjson.Whole(raw), `"params":{"_meta":{`+string(meta)+`}}`))
 	}
 	params := m.Params
 	if misread(m) {
@@ -21,14 +21,14 @@ func toStateless(m *mcp.Message, meta []byte) (mcp.Message, error) {
 		b, _ = rawjson.Rewrite(nil, raw, params, func(p rawjson.Member) ([]byte, bool) {
 			return nil, !isMisread(m.Method, p.Name)
 		})
-		without, err := scan(rawjson.Splice(raw, mcp.Edit{Span: params, With: b}))
+		without, err := mcp.ScanAnswer(rawjson.Splice(raw, mcp.Edit{Span: params, With: b}))
 		if err != nil {
 			return mcp.Message{}, err
 		}
 		return toStateless(&without, meta)
 	}
 	if !m.Meta.Present() {
-		return scan(insert(raw, params, `"_meta":{`+string(meta)+`}`))
+		return mcp.ScanAnswer(rawjson.Insert(raw, params, `"_meta":{`+string(meta)+`}`))
 	}
 	b, left := rawjson.Rewrite(nil, raw, m.Meta, func(p rawjson.Member) ([]byte, bool) { return nil, !isOurs(p.Name) })
 	b = b[:len(b)-1]
@@ -36,7 +36,7 @@ func toStateless(m *mcp.Message, meta []byte) (mcp.Message, error) {
 		b = append(b, ',')
 	}
 	b = append(append(b, meta...), '}')
-	return scan(rawjson.Splice(raw, mcp.Edit{Span: m.Meta, With: b}))
+	return mcp.ScanAnswer(rawjson.Splice(raw, mcp.Edit{Span: m.Meta, With: b}))
 }
 
 // isMisread reports whether a member of params would mean something else to a stateless server, or nothing: tasks of
@@ -67,16 +67,6 @@ func isOurs(key []byte) bool {
 		return true
 	}
 	return false
-}
-
-// insert puts a member at the end of an object of raw.
-func insert(raw []byte, object mcp.Span, member string) []byte {
-	for range rawjson.Members(raw, object) {
-		member = "," + member
-		break
-	}
-	at := object.End - 1
-	return rawjson.Splice(raw, mcp.Edit{Span: mcp.Span{Start: at, End: at}, With: []byte(member)})
 }
 
 // travelling are the headers of a legacy client that go on to the server: trace context, and by whom the request has passed.

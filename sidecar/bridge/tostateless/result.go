@@ -8,6 +8,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
 // What a result says of itself with resultType (basic, "Responses").
@@ -28,7 +29,7 @@ func idEdit(m *mcp.Message, id []byte) mcp.Edit {
 // the sidecar sent, or of what the client cannot do; the server's text stays.
 func legacyError(m *mcp.Message, id []byte) []byte {
 	edits := []mcp.Edit{idEdit(m, id)}
-	code := errorCode(m)
+	code := upstream.ErrorCode(m)
 	switch code {
 	case mcp.CodeHeaderMismatch, mcp.CodeUnsupportedVersion:
 		code = mcp.CodeInternalError

@@ -82,7 +82,7 @@ func TestResultsThatNobodyAskedForAreRefused(t *testing.T) {
 		"a cut off one":   `{"jsonrpc":"2.0","id":1,"result":{`,
 		"an unknown type": `{"jsonrpc":"2.0","id":1,"result":{"resultType":"later"}}`,
 	} {
-		f := &fake{script: func(s sent) (*upstream.Answer, error) { return bodyAnswer([]byte(body)), nil }}
+		f := &fake{script: func(s sent) (*upstream.Answer, error) { return upstream.Whole(200, []byte(body)), nil }}
 		c := connect(t, newBridge(t, f), "2025-11-25", `{}`)
 		a, err := c.session.Call(testContext(t), requestCall(t, `1`, mcp.MethodToolsCall, `{"name":"x"}`))
 		if e, ok := err.(*upstream.Error); !ok || e.Kind != upstream.BadAnswer {
@@ -130,7 +130,7 @@ func newMirroring(t testing.TB) *fake {
 			return s.result(`{"resultType":"complete","tools":[{"name":"other"}],"nextCursor":"p\u0032"}`), nil
 		}
 		if e := mcp.CheckParams(s.header, s.Arguments.Of(s.Raw), ps); e != nil {
-			return bodyAnswer(mcp.AppendError(nil, s.ID.Of(s.Raw), e)), nil
+			return upstream.Whole(200, mcp.AppendError(nil, s.ID.Of(s.Raw), e)), nil
 		}
 		return s.result(`{"resultType":"complete"}`), nil
 	}}
@@ -280,13 +280,13 @@ func FuzzResult(f *testing.F) {
 		if version&8 != 0 { // the id behind the result
 			raw = append(append([]byte(`{"jsonrpc":"2.0","result":`), result...), `, "id":1 }`...)
 		}
-		m, err := scan(raw)
+		m, err := mcp.ScanAnswer(raw)
 		if err != nil || m.Kind != mcp.Response {
 			return
 		}
 		w := rewrite(&m, methods[int(method)%len(methods)], versions[int(version)%len(versions)])
 		out := w.response([]byte(`"i"`))
-		n, err := scan(out)
+		n, err := mcp.ScanAnswer(out)
 		if err != nil || !n.Answers([]byte(`"i"`)) {
 			t.Fatalf("%s became %s: %v", raw, out, err)
 		}
@@ -364,7 +364,7 @@ func FuzzAdapted(f *testing.F) {
 func TestAnErrorWithoutAnIDGetsTheRequests(t *testing.T) {
 	for _, id := range []string{``, `"id":null,`} {
 		f := &fake{script: func(s sent) (*upstream.Answer, error) {
-			return bodyAnswer([]byte(` { "jsonrpc":"2.0",` + id + `"error":{"code":-32700,"message":"what"}}`)), nil
+			return upstream.Whole(200, []byte(` { "jsonrpc":"2.0",`+id+`"error":{"code":-32700,"message":"what"}}`)), nil
 		}}
 		c := connect(t, newBridge(t, f), "2025-11-25", `{}`)
 		var got struct {

@@ -89,7 +89,7 @@ func (c *session) paramsOf(method string, raw []byte, params mcp.Span) []byte {
 	if method != mcp.MethodElicit || !isURL(raw, params) || rawjson.Find(raw, params, "elicitationId").Present() {
 		return p
 	}
-	return insert(p, rawjson.Whole(p), `"elicitationId":"`+rand.Text()+`"`)
+	return rawjson.Insert(p, rawjson.Whole(p), `"elicitationId":"`+rand.Text()+`"`)
 }
 
 // message is the question as a request to the client.

@@ -14,9 +14,6 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
-// levels are those of logging/setLevel (2025-11-25, server/utilities/logging).
-var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
-
 // session is one legacy client's session with a server that knows of none. It is an upstream.Session.
 type session struct {
 	// Set by newSession, never changed.
@@ -98,7 +95,7 @@ func (c *session) setLevel(m *mcp.Message) *upstream.Answer {
 	switch {
 	case !c.offered.logging:
 		return notHere(m)
-	case !ok || !slices.Contains(levels, name):
+	case !ok || !slices.Contains(mcp.LogLevels[:], name):
 		return refusal(m, mcp.CodeInvalidParams, "params.level is not one of the log levels")
 	}
 	c.mu.Lock()

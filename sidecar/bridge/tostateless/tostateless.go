@@ -179,14 +179,6 @@ func (s *Server) fault(kind upstream.Kind, detail string, cause error) *upstream
 	return &upstream.Error{Kind: kind, Upstream: s.o.Upstream, Detail: detail, Cause: cause}
 }
 
-// gaveUp is the error of a wait that ended with its context.
-func (s *Server) gaveUp(ctx context.Context) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return s.fault(upstream.TimedOut, "it did not answer in time", ctx.Err())
-	}
-	return s.fault(upstream.Lost, "the call was cancelled", ctx.Err())
-}
-
 // forLegacy is a failure of the stateless wire as the legacy wire may see it: with no HTTP status, since 404 means there
 // that the session is gone.
 func forLegacy(err error) error {

@@ -58,7 +58,7 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 	issuers := jwt.New(jwt.Options{Log: log, Registerer: reg})
 	p := proxy.New(proxy.Options{
 		Log: log, Metrics: telemetry.NewMetrics(reg, buildVersion()), Access: access,
-		Dial: dialer.Dial, Outside: dialer.Outside, Federate: dialer.Federate, Via: dialer.Via,
+		Dial: dialer.Dial, Outside: dialer.Outside, Federate: dialer.Federate, Lone: dialer.Lone, Via: dialer.Via,
 		Callers: authn.New(authn.Options{Log: log, Issuers: issuers, Registerer: reg}), Pepper: k.saltOfKeys,
 	})
 	k.peppered = func() { p.Refresh() }

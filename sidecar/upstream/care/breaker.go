@@ -15,6 +15,9 @@ import "time"
 // that again and again must not close the server to everybody else. Doubts count with the faults, but none of them opens
 // the breaker: what does is the next fault, as of the check that is made because of them, and a proof ends them. While
 // another endpoint can stand in, a doubt is a fault (endpoint.settle).
+//
+// A late call may be the call's own doing too, but while a server hangs nobody should wait for another: it is a fault. What
+// it opened is unsure, so the next call has a check made before it is refused (endpoint.admitSoon).
 type phase uint8
 
 const (
@@ -42,7 +45,7 @@ type breaker struct {
 	opened  int       // how often in a row it was opened without a call that succeeded between
 	since   time.Time // half-open: when the trial began
 	retryAt time.Time // open and half-open: when the next may try
-	refused bool      // the last fault was of the connection: trying again costs the server nothing
+	unsure  bool      // a check may show at once that the endpoint is well: the last fault was of the connection, or a late call
 }
 
 // event is what a breaker is told.
@@ -54,6 +57,7 @@ const (
 	succeeded               // a call came to its end
 	failed                  // a fault of the endpoint's
 	broke                   // the same, of the connection
+	late                    // a call took too long: a fault, unless it is the call's own doing
 	doubted                 // an answer that may be the endpoint's fault, or the call's
 	noOutcome               // a call ended that says nothing about the endpoint
 	proved                  // a check succeeded
@@ -83,7 +87,7 @@ func (b breaker) step(m move) (next breaker, passes bool) {
 		}
 		return b, false
 	case disproved, brokeAgain:
-		b.refused = m.event == brokeAgain
+		b.unsure = m.event == brokeAgain
 		return b, false
 	case nothing:
 		return b, false
@@ -100,8 +104,8 @@ func (b breaker) step(m move) (next breaker, passes bool) {
 		b.epoch++
 	case m.event == doubted && b.checked && b.phase == closed:
 		b.doubts++
-	case m.event == failed || m.event == broke || m.event == doubted:
-		b.refused = m.event == broke
+	case m.event == failed || m.event == broke || m.event == late || m.event == doubted:
+		b.unsure = m.event == broke || m.event == late && b.phase == closed && b.checked
 		if b.faults++; b.phase == halfOpen || b.faults+b.doubts >= b.limit {
 			b.becomeOpen(m)
 		}

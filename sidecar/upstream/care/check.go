@@ -99,7 +99,7 @@ func (e *endpoint) checkNow(ctx context.Context) error {
 // checkOutcome is what the outcome of a check is to the breaker, which had let it pass or not. A success does not undo
 // the faults that calls had: these may go on all the same.
 func checkOutcome(outcome event, passed bool) event {
-	if outcome == doubted {
+	if outcome == doubted || outcome == late {
 		outcome = failed // nobody chose what a check asks for
 	}
 	switch {
@@ -116,9 +116,9 @@ func checkOutcome(outcome event, passed bool) event {
 }
 
 // admitSoon is admit for a call that can wait a moment: if the connection was what failed, the server may just have been
-// started again, and asking it costs it nothing. So a call that would be refused gets a check made, though not more often
-// than checkPause, and passes if that succeeds; so it does if another call's trial succeeds. An endpoint that hangs, or
-// answers with errors, is left alone, and so refuses at once.
+// started again, and asking it costs it nothing; if calls took too long, that may be one tool's doing. So a call that would
+// be refused gets a check made, though not more often than checkPause, and passes if that succeeds; so it does if another
+// call's trial succeeds. An endpoint whose check hangs, or that answers with errors, is left alone, and so refuses at once.
 func (e *endpoint) admitSoon(ctx context.Context) (ticket uint64, ok bool) {
 	if ticket, ok = e.admit(); ok {
 		return ticket, true
@@ -159,7 +159,7 @@ func (e *endpoint) demand(now time.Time, after int) <-chan struct{} {
 	defer e.mu.Unlock()
 	running := !e.checking.IsZero()
 	switch b := &e.breaker; {
-	case !b.refused, running && now.Sub(e.checking) > soon:
+	case !b.unsure, running && now.Sub(e.checking) > soon:
 		return nil
 	case b.phase == halfOpen:
 		if now.Sub(b.since) > soon {

@@ -238,7 +238,7 @@ func judge(ctx context.Context, err error) event {
 	case upstream.Unreachable, upstream.Lost:
 		return broke
 	case upstream.TimedOut:
-		return failed
+		return late
 	case upstream.BadAnswer:
 		switch {
 		case e.Status > http.StatusInternalServerError:

@@ -381,6 +381,46 @@ func TestAToolThatFailsDoesNotCloseItsServer(t *testing.T) {
 	}
 }
 
+// A tool that takes too long, however often it is called, does not close its server to the others either: before one of them
+// is refused a check is made, and its answer is waited for. While the server hangs, checks included, the refusal is there
+// after that moment, and soon at once.
+func TestAToolThatHangsDoesNotCloseItsServer(t *testing.T) {
+	f := new(fake)
+	f.answers(func(_ context.Context, c *upstream.Call) (*upstream.Answer, error) {
+		if string(c.Message.Name) == "hanging" {
+			return nil, fault(upstream.TimedOut)
+		}
+		return answerOf(`{"jsonrpc":"2.0","id":1,"result":{}}`), nil
+	})
+	inBubble(t, specOf(), func(t *testing.T, s *Server) {
+		_ = call(t.Context(), s, request(t, "call good"))
+		for range 20 {
+			for range 5 {
+				wantKind(t, call(t.Context(), s, request(t, "call hanging")), upstream.TimedOut, "")
+			}
+			if s.Healthy() {
+				t.Error("healthy after five in a row took too long, want a check to be asked for")
+			}
+			begun, before := time.Now(), f.checks.Load()
+			err := call(t.Context(), s, request(t, "call good"))
+			if took, n := time.Since(begun), f.checks.Load()-before; err != nil || took > checkPause || n != 1 {
+				t.Fatalf("another caller's call: %v after %v and %d checks, want an answer within %v and one check", err, took, n, checkPause)
+			}
+		}
+		f.fail.Store(fault(upstream.TimedOut))
+		for range 5 {
+			_ = call(t.Context(), s, request(t, "call good"))
+		}
+		for _, most := range []time.Duration{soon, soon, 0, 0} {
+			begun := time.Now()
+			wantKind(t, call(t.Context(), s, request(t, "call good")), upstream.Unreachable, "left alone")
+			if took := time.Since(begun); took > most {
+				t.Errorf("while it hangs: refused after %v, want at most %v", took, most)
+			}
+		}
+	}, f)
+}
+
 // Of several endpoints one that fails every call is left alone, though its handshakes are good; a tool that fails at all of
 // them leaves one in any case.
 func TestAnEndpointThatFailsEveryCallIsLeftAloneWhileAnotherStandsIn(t *testing.T) {

@@ -30,7 +30,7 @@ func (h *hints) repeatable(tool string) bool {
 
 // learn reads a response to tools/list. What is none teaches nothing.
 func (h *hints) learn(response []byte) {
-	m, err := mcp.Scan(response, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	m, err := mcp.ScanAnswer(response)
 	if err != nil || m.Kind != mcp.Response {
 		return
 	}

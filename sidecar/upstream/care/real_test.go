@@ -268,7 +268,7 @@ func (c *client) run(offset time.Duration, end <-chan struct{}) {
 func TestAFrozenServerIsFoundOutAndFoundWellAgain(t *testing.T) { // as after SIGSTOP: it accepts and never answers
 	p := new(peer)
 	spec := specOf(func(u *outriggerv1.Upstream) {
-		u.Health = &outriggerv1.Health{Failures: 2, RetryAfter: durationpb.New(50 * time.Millisecond), Interval: durationpb.New(50 * time.Millisecond)}
+		u.Health = &outriggerv1.Health{Failures: 2, RetryAfter: durationpb.New(time.Second), Interval: durationpb.New(50 * time.Millisecond)}
 		u.Timeouts = &outriggerv1.Timeouts{Handshake: durationpb.New(200 * time.Millisecond)}
 	})
 	s := over(t, spec, p)

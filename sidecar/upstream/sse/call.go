@@ -158,7 +158,7 @@ func (l *link) refuse(k *call, err error) {
 	}
 	var r *rejection
 	if errors.As(err, &r) && !errors.Is(why, errNotTaken) && !isKind(why, upstream.Unauthorized) {
-		if m, err := scanAnswer(r.body); err == nil && m.Error.Present() && m.Answers(k.id) {
+		if m, err := mcp.ScanAnswer(r.body); err == nil && m.Error.Present() && m.Answers(k.id) {
 			k.status = r.status
 			k.box.finish(m.Raw)
 			return
@@ -174,9 +174,9 @@ func (k *call) answer() (*upstream.Answer, error) {
 	case err != nil:
 		return nil, err
 	case last && k.status != 0:
-		return whole(k.status, first), nil
+		return upstream.Whole(k.status, first), nil
 	case last:
-		return whole(http.StatusOK, first), nil
+		return upstream.Whole(http.StatusOK, first), nil
 	}
 	events := &callEvents{call: k, first: first, stop: make(chan struct{})}
 	return &upstream.Answer{Status: http.StatusOK, Length: -1, Events: events}, nil

@@ -51,15 +51,8 @@ func (s *Server) ping(ctx context.Context) error {
 		return err
 	}
 	defer answer.Close()
-	for {
-		event, err := answer.Events.Next()
-		if err != nil {
-			return err
-		}
-		if m, err := scanAnswer(event.Data); err == nil && m.Answers(s.own.ping.ID.Of(s.own.ping.Raw)) {
-			return nil
-		}
-	}
+	_, err = upstream.NextResponse(s.name, answer.Events)
+	return err
 }
 
 func (s *Server) openChecker(ctx context.Context) error {

@@ -132,7 +132,7 @@ func next(t testing.TB, events upstream.EventStream) (string, mcp.Message) {
 	if err != nil {
 		t.Fatalf("the stream ended: %v", err)
 	}
-	m, err := scanAnswer([]byte(string(e.Data)))
+	m, err := mcp.ScanAnswer([]byte(string(e.Data)))
 	if err != nil {
 		t.Fatalf("%s: %v", e.Data, err)
 	}
@@ -202,7 +202,7 @@ func (p *peer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	m, err := scanAnswer(body)
+	m, err := mcp.ScanAnswer(body)
 	if err != nil {
 		w.WriteHeader(http.StatusBadRequest)
 		return

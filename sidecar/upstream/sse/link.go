@@ -85,7 +85,7 @@ func (l *link) read(body io.ReadCloser, reader *mcp.EventReader) {
 		if len(event.Data) == 0 || len(event.Type) > 0 && string(event.Type) != "message" {
 			continue
 		}
-		m, err := scanAnswer(event.Data)
+		m, err := mcp.ScanAnswer(event.Data)
 		if err != nil {
 			l.server.log.Warn("dropped an event that is not a JSON-RPC message", "error", err)
 			continue
@@ -334,8 +334,8 @@ func (l *link) refusedByServer(err error) error {
 	if !errors.As(err, &r) {
 		return err
 	}
-	switch m, scanned := scanAnswer(r.body); {
-	case r.status == 404 && scanned == nil && errorCode(&m) == mcp.CodeMethodNotFound:
+	switch m, scanned := mcp.ScanAnswer(r.body); {
+	case r.status == 404 && scanned == nil && upstream.ErrorCode(&m) == mcp.CodeMethodNotFound:
 	case r.status == 404, r.status == 410, r.status >= 400 && r.status < 500 && l.ended():
 		return fmt.Errorf("%w: %d", errNotTaken, r.status)
 	}

@@ -1,9 +1,7 @@
 package sse
 
 import (
-	"bytes"
 	"encoding/json"
-	"io"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
@@ -60,29 +58,8 @@ func pong(id []byte) []byte {
 
 // refusal is an answer of the sidecar's own to a request.
 func refusal(m *mcp.Message, text string) *upstream.Answer {
-	return whole(200, mcp.AppendError(nil, m.ID.Of(m.Raw), &mcp.Error{Code: mcp.CodeInvalidRequest, Message: text}))
-}
-
-// whole is an Answer that is already here.
-func whole(status int, body []byte) *upstream.Answer {
-	return &upstream.Answer{Status: status, Length: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body))}
-}
-
-// scanAnswer is mcp.Scan for what the server sent.
-func scanAnswer(data []byte) (mcp.Message, error) {
-	return mcp.Scan(data, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	return upstream.Whole(200, mcp.AppendError(nil, m.ID.Of(m.Raw), &mcp.Error{Code: mcp.CodeInvalidRequest, Message: text}))
 }
 
 // keyOf is an id or a progress token, however its sender wrote it.
 func keyOf(token []byte) string { return string(rawjson.Canonical(token)) }
-
-// errorCode is the code of a response's error; 0 when it has none that can be read.
-func errorCode(m *mcp.Message) int {
-	var e struct {
-		Code int `json:"code"`
-	}
-	if json.Unmarshal(m.Error.Of(m.Raw), &e) != nil {
-		return 0
-	}
-	return e.Code
-}

@@ -73,7 +73,7 @@ func (l *link) initialize(ctx context.Context, relay http.Header) (response []by
 	case err != nil:
 		return nil, err
 	}
-	m, err := scanAnswer(response)
+	m, err := mcp.ScanAnswer(response)
 	if err != nil || m.Error.Present() {
 		return response, err
 	}

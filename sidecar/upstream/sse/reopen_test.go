@@ -52,7 +52,7 @@ func TestALostSessionIsOpenedAgainWithWhatTheClientSaid(t *testing.T) {
 	p.mu.Lock()
 	p.refuse = func(m string) (int, string) {
 		if strings.Contains(m, "outrigger-again") {
-			scanned, _ := scanAnswer([]byte(m))
+			scanned, _ := mcp.ScanAnswer([]byte(m))
 			p.say(1, `{"jsonrpc":"2.0","id":`+string(scanned.ID.Of(scanned.Raw))+`,"result":{}}`)
 		}
 		return 0, ""

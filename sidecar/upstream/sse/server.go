@@ -124,7 +124,7 @@ func (s *Server) Open(ctx context.Context, c *upstream.Call) (upstream.Session, 
 	case err != nil:
 		return nil, nil, err
 	case l == nil:
-		return nil, whole(http.StatusOK, response), nil
+		return nil, upstream.Whole(http.StatusOK, response), nil
 	}
 	ses.current = l
 	s.mu.Lock()
@@ -134,7 +134,7 @@ func (s *Server) Open(ctx context.Context, c *upstream.Call) (upstream.Session, 
 		return nil, nil, s.fault(upstream.Lost, "the upstream was removed", errClosed)
 	}
 	s.sessions[ses] = struct{}{}
-	return ses, whole(http.StatusOK, response), nil
+	return ses, upstream.Whole(http.StatusOK, response), nil
 }
 
 // Close implements upstream.Server. Nothing on this wire tells of a session's end but the end of its stream, so nothing

@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream/settings"
 )
 
@@ -28,7 +29,7 @@ func (s *session) restore(ctx context.Context, l *link) error {
 
 // set sends one request of the sidecar's own, whose answer no client sees. Errors: the server did not grant it.
 func set(ctx context.Context, l *link, body []byte) error {
-	m, err := scanAnswer(body) // of the sidecar's, but with params that may be as deep as the client's
+	m, err := mcp.ScanAnswer(body) // of the sidecar's, but with params that may be as deep as the client's
 	if err != nil {
 		return err
 	}
@@ -41,7 +42,7 @@ func set(ctx context.Context, l *link, body []byte) error {
 	if err != nil {
 		return err
 	}
-	if m, err = scanAnswer(response); err == nil && !m.Result.Present() {
+	if m, err = mcp.ScanAnswer(response); err == nil && !m.Result.Present() {
 		err = settings.ErrNotRestored
 	}
 	return err

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"sync/atomic"
@@ -105,7 +104,7 @@ func (k *call) answer() (*upstream.Answer, error) {
 	case err != nil:
 		return nil, err
 	case last:
-		return bodyAnswer(first), nil
+		return upstream.Whole(200, first), nil
 	}
 	return &upstream.Answer{Status: 200, Length: -1, Events: &callStream{call: k, first: first}}, nil
 }
@@ -118,10 +117,6 @@ func (k *call) response() ([]byte, error) {
 			return data, err
 		}
 	}
-}
-
-func bodyAnswer(response []byte) *upstream.Answer {
-	return &upstream.Answer{Status: 200, Length: int64(len(response)), Body: io.NopCloser(bytes.NewReader(response))}
 }
 
 // callStream is a call's messages. Giving it up before the response cancels the call.

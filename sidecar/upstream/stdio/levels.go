@@ -3,12 +3,11 @@ package stdio
 import (
 	"encoding/json"
 	"slices"
+
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 )
 
-// levels are the severities of log messages, most verbose first (server/utilities/logging, "Log Levels").
-var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
-
-// level is an index in levels; noLevel is that of a session that never set one, whose server chooses.
+// level is an index in mcp.LogLevels; noLevel is that of a session that never set one, whose server chooses.
 type level int
 
 const noLevel level = -1
@@ -21,7 +20,7 @@ func levelOf(params []byte) level {
 	if json.Unmarshal(params, &p) != nil {
 		return noLevel
 	}
-	return level(slices.Index(levels, p.Level))
+	return level(slices.Index(mcp.LogLevels[:], p.Level))
 }
 
 // wants reports whether a session with level l wants a message of level m.

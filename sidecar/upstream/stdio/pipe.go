@@ -176,7 +176,7 @@ func (p *pipe) receive(l line) {
 		p.noise.add(text, true)
 		return
 	}
-	m, err := mcp.Scan(text, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	m, err := mcp.ScanAnswer(text)
 	switch {
 	case err != nil:
 		p.fail(l.idDespite(err), p.fault(upstream.BadAnswer, "its answer is not JSON-RPC", err))

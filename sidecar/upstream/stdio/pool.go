@@ -45,7 +45,7 @@ func (o *pool) open(ctx context.Context, m *mcp.Message) (upstream.Session, *ups
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.sessions[s] = struct{}{}
-	return s, bodyAnswer(o.welcome.answer(m)), nil
+	return s, upstream.Whole(200, o.welcome.answer(m)), nil
 }
 
 // pipe returns the process's pipe for a session that is open. When the server that came back after a restart no longer

@@ -90,7 +90,7 @@ func (s *Server) openOwn(ctx context.Context, m *mcp.Message) (upstream.Session,
 	session.pipe = p
 	response, ok, err := session.initialize(ctx, m)
 	if err == nil && ok && s.own.add(session) {
-		return session, bodyAnswer(response), nil
+		return session, upstream.Whole(200, response), nil
 	}
 	p.proc.kill()
 	p.stop(ctx)
@@ -100,7 +100,7 @@ func (s *Server) openOwn(ctx context.Context, m *mcp.Message) (upstream.Session,
 	case ok:
 		return nil, nil, s.fault(upstream.Unreachable, "its process was stopped or ended right after initialize", nil)
 	}
-	return nil, bodyAnswer(response), nil
+	return nil, upstream.Whole(200, response), nil
 }
 
 // initialize returns the response to the client's initialize and whether it is a result.

@@ -80,7 +80,7 @@ func (s *sharedSession) exchange(ctx context.Context, m *mcp.Message) (response 
 	if response, err = k.response(); err != nil {
 		return nil, false, err
 	}
-	r, err := mcp.Scan(response, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	r, err := mcp.ScanAnswer(response)
 	return response, err == nil && r.Result.Present(), nil
 }
 
@@ -228,22 +228,22 @@ func (s *sharedSession) Close(ctx context.Context) error {
 }
 
 func result(m *mcp.Message) *upstream.Answer {
-	return bodyAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID.Of(m.Raw)))
+	return upstream.Whole(200, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID.Of(m.Raw)))
 }
 
 func refusal(m *mcp.Message, code int, text string) *upstream.Answer {
-	return bodyAnswer(mcp.AppendError(nil, m.ID.Of(m.Raw), &mcp.Error{Code: code, Message: text}))
+	return upstream.Whole(200, mcp.AppendError(nil, m.ID.Of(m.Raw), &mcp.Error{Code: code, Message: text}))
 }
 
 func orBody(response []byte, err error) (*upstream.Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return bodyAnswer(response), nil
+	return upstream.Whole(200, response), nil
 }
 
 func setLevel(id string, l level) string {
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{"level":%q}}`, id, mcp.MethodSetLevel, levels[l])
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{"level":%q}}`, id, mcp.MethodSetLevel, mcp.LogLevels[l])
 }
 
 func subscription(method, uri string) string {

@@ -24,7 +24,7 @@ type capability struct {
 
 // readWelcome reads a response to initialize.
 func readWelcome(response []byte) (*welcome, error) {
-	m, err := mcp.Scan(response, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	m, err := mcp.ScanAnswer(response)
 	if err != nil {
 		return nil, err
 	}

@@ -47,8 +47,8 @@ func (x *exchange) refuse(detail string) error {
 }
 
 // response reads the one JSON-RPC response of x to the request with that id, from a body or out of events, and finishes
-// x. It is for handshakes, whose answers are small: whatever else the server says before it is dropped. A body that is
-// no response at all is returned, for it tells of the server.
+// x. It is for handshakes, whose answers are small. A body that is no response at all is returned, for it tells of the
+// server.
 func (x *exchange) response(id []byte) ([]byte, error) {
 	if !x.head.is(typeSSE) || x.head.status != http.StatusOK {
 		body, err := x.readAll(maxHandshake)
@@ -59,15 +59,5 @@ func (x *exchange) response(id []byte) ([]byte, error) {
 	}
 	e := &events{x: x, reader: mcp.NewEventReader(x, maxHandshake), id: id}
 	defer e.Close()
-	for {
-		event, err := e.Next()
-		if err != nil || e.answered.Load() {
-			return event.Data, err // the reader goes with e, so its bytes are ours
-		}
-	}
-}
-
-// scanAnswer is mcp.Scan for what the server sent, in a body or an event.
-func scanAnswer(data []byte) (mcp.Message, error) {
-	return mcp.Scan(data, mcp.Limits{MaxDepth: mcp.AnswerDepth})
+	return upstream.NextResponse(x.client.upstream, e) // the reader goes with e, so its bytes are ours
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
@@ -52,7 +51,7 @@ func (s *Server) checkStateless(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if m, err := scanAnswer(body); err != nil || m.Kind != mcp.Response || status >= http.StatusInternalServerError {
+	if m, err := mcp.ScanAnswer(body); err != nil || m.Kind != mcp.Response || status >= http.StatusInternalServerError {
 		return s.client.fault(upstream.BadAnswer, fmt.Sprintf("answered server/discover with %d and no response", status), err)
 	}
 	return nil
@@ -78,7 +77,8 @@ func (s *Server) ping(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.drain(answer)
+	_, _, err = upstream.ReadResponse(s.client.upstream, answer, nil, maxHandshake)
+	return err
 }
 
 func (s *Server) openChecker(ctx context.Context) error {
@@ -107,28 +107,4 @@ func (s *Server) abandon(session upstream.Session) {
 			s.log.Debug("a session of readiness checks was not closed", "error", err)
 		}
 	})
-}
-
-// drain reads an answer to its response.
-func (s *Server) drain(a *upstream.Answer) error {
-	defer a.Close() // whose error says nothing about the server
-	if a.Events == nil {
-		body, err := io.ReadAll(io.LimitReader(a.Body, maxHandshake))
-		if err != nil {
-			return err
-		}
-		if m, err := scanAnswer(body); err != nil || m.Kind != mcp.Response {
-			return s.client.fault(upstream.BadAnswer, "answered ping with something else than a response", err)
-		}
-		return nil
-	}
-	for {
-		event, err := a.Events.Next()
-		if err != nil {
-			return err
-		}
-		if m, err := scanAnswer(event.Data); err == nil && m.Kind == mcp.Response {
-			return nil
-		}
-	}
 }

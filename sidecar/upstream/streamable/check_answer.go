@@ -114,7 +114,7 @@ func (x *exchange) mayShowMore(b []byte) bool {
 
 // faultOf is what a whole body is instead of a response to the request with that id; "" if it is that.
 func faultOf(body, id []byte) string {
-	m, err := scanAnswer(body)
+	m, err := mcp.ScanAnswer(body)
 	switch {
 	case err != nil || m.Kind != mcp.Response:
 		return noResponse

@@ -1,8 +1,6 @@
 package streamable
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -46,8 +44,8 @@ func (x *exchange) errorAnswer() (*errorAnswer, error) {
 		return nil, err
 	}
 	r := &errorAnswer{client: x.client, status: x.head.status, body: body}
-	if m, err := scanAnswer(body); err == nil && m.Kind == mcp.Response {
-		r.rpc, r.body, r.code, r.said = true, m.Raw, errorCode(&m), m
+	if m, err := mcp.ScanAnswer(body); err == nil && m.Kind == mcp.Response {
+		r.rpc, r.body, r.code, r.said = true, m.Raw, upstream.ErrorCode(&m), m
 	}
 	return r, nil
 }
@@ -62,7 +60,7 @@ func (r *errorAnswer) answer(id []byte) (*upstream.Answer, error) {
 	case id != nil && !r.said.Answers(id):
 		detail = anotherRequest
 	default:
-		return whole(r.status, r.body), nil
+		return upstream.Whole(r.status, r.body), nil
 	}
 	err := r.client.fault(upstream.BadAnswer, detail, nil)
 	err.Status = r.status
@@ -89,22 +87,6 @@ func (r *errorAnswer) deniesLegacy() bool {
 		return r.status == http.StatusNotFound || r.status == http.StatusMethodNotAllowed
 	}
 	return r.code == mcp.CodeUnsupportedVersion || r.code == mcp.CodeMethodNotFound
-}
-
-// errorCode is the code of a response's error; 0 when it has none that can be read.
-func errorCode(m *mcp.Message) int {
-	var e struct {
-		Code int `json:"code"`
-	}
-	if json.Unmarshal(m.Error.Of(m.Raw), &e) != nil {
-		return 0
-	}
-	return e.Code
-}
-
-// whole is an Answer that is already here.
-func whole(status int, body []byte) *upstream.Answer {
-	return &upstream.Answer{Status: status, Length: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body))}
 }
 
 // readAll reads the rest of the body, at most limit bytes of it, and finishes x. Errors are *upstream.Error.

@@ -96,7 +96,7 @@ func (e *events) advance() (event mcp.Event, passes bool, err error) {
 // than all else that it needs, and for as long as it waits.
 var messages = sync.Pool{New: func() any { return new(mcp.Message) }}
 
-// scanEvent is scanAnswer for an event's data. keepMessage must follow.
+// scanEvent is mcp.ScanAnswer for an event's data. keepMessage must follow.
 func scanEvent(data []byte) (*mcp.Message, error) {
 	m := messages.Get().(*mcp.Message)
 	return m, mcp.ScanInto(m, data, mcp.Limits{MaxDepth: mcp.AnswerDepth})

@@ -68,13 +68,13 @@ func (s *Server) opened(x *exchange, id []byte) (*incarnation, *upstream.Answer,
 	if err != nil {
 		return nil, nil, err
 	}
-	m, err := scanAnswer(body)
+	m, err := mcp.ScanAnswer(body)
 	if err != nil || m.Kind != mcp.Response {
 		return nil, nil, s.client.fault(upstream.BadAnswer, "answered initialize with something else than a response", err)
 	}
-	answer := whole(http.StatusOK, m.Raw)
+	answer := upstream.Whole(http.StatusOK, m.Raw)
 	if m.Error.Present() {
-		if (&errorAnswer{rpc: true, code: errorCode(&m)}).deniesLegacy() {
+		if (&errorAnswer{rpc: true, code: upstream.ErrorCode(&m)}).deniesLegacy() {
 			s.eras.forget()
 		}
 		return nil, answer, nil

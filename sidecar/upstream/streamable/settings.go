@@ -32,7 +32,7 @@ func (s *session) restore(ctx context.Context, in *incarnation) error {
 
 // set sends one request of the sidecar's own, whose answer no client sees. Errors: the server did not grant it.
 func (s *session) set(ctx context.Context, in *incarnation, body []byte) error {
-	m, err := scanAnswer(body) // of the sidecar's, but with params that may be as deep as the client's
+	m, err := mcp.ScanAnswer(body) // of the sidecar's, but with params that may be as deep as the client's
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (s *session) set(ctx context.Context, in *incarnation, body []byte) error {
 }
 
 func isResult(response []byte) bool {
-	m, err := scanAnswer(response)
+	m, err := mcp.ScanAnswer(response)
 	return err == nil && m.Result.Present()
 }
 
@@ -71,7 +71,7 @@ func (s *session) watch(set settings.Setting, x *exchange, a *upstream.Answer) (
 	if isResult(body) {
 		s.settings.Remember(set)
 	}
-	return whole(a.Status, body), nil
+	return upstream.Whole(a.Status, body), nil
 }
 
 // watchedEvents calls granted when the response passes and is a result.
