@@ -47,8 +47,8 @@ require (
 require (
 	cel.dev/cel-go v0.33.2
 	github.com/antlr4-go/antlr/v4 v4.13.1 // indirect
-	github.com/go-jose/go-jose/v4 v4.1.9 // indirect
-	github.com/zitadel/oidc/v3 v3.52.0 // indirect
+	github.com/go-jose/go-jose/v4 v4.1.9
+	github.com/zitadel/oidc/v3 v3.52.0
 	golang.org/x/exp v0.0.0-20260824195058-e88cd73687aa // indirect
 )
 

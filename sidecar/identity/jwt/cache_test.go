@@ -15,7 +15,7 @@ type held struct {
 }
 
 func newHeld() held {
-	s := &source{stale: time.Hour}
+	s := &source{limit: time.Hour}
 	s.current.Store(&keySet{at: time.Now()})
 	return held{s, &key{}}
 }

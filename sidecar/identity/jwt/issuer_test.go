@@ -192,7 +192,23 @@ func verifierOf(t testing.TB, i *Issuers, p *outriggerv1.JWTProvider) *Verifier 
 	if err != nil {
 		t.Fatal(err)
 	}
+	if i.dial == nil { // outside of a bubble a busy machine may take longer than a token waits
+		v.source.firstForTest()
+	}
 	return v
+}
+
+// firstForTest waits for the first fetch, which somebody else may have begun or ended.
+func (s *source) firstForTest() {
+	s.mu.Lock()
+	flight := s.flight
+	if flight == nil && s.due.IsZero() {
+		flight = s.fetchLocked()
+	}
+	s.mu.Unlock()
+	if flight != nil {
+		<-flight
+	}
 }
 
 // payload is the claims of a good token for jo, with those of change in their place; nil takes one away.

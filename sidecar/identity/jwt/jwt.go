@@ -149,7 +149,7 @@ func (i *Issuers) sourceLocked(id digest, p *outriggerv1.JWTProvider) (*source, 
 			return nil, err
 		}
 		s = &source{
-			issuer: p.GetIssuer(), refresh: p.GetRefresh().AsDuration(), stale: p.GetStale().AsDuration(),
+			issuer: p.GetIssuer(), refresh: p.GetRefresh().AsDuration(), limit: p.GetRefresh().AsDuration() + p.GetStale().AsDuration(),
 			log: i.log, ctx: i.tasks.Context(), start: i.tasks.Run, fetcher: newFetcher(p.GetIssuer(), p.GetJwksUrl(), client),
 		}
 		s.unused = func() bool { return i.forget(id, s) }

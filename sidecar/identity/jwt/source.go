@@ -21,12 +21,13 @@ const (
 // in its own time, whoever leaves.
 type source struct {
 	// Set by newSource, never changed.
-	issuer         string
-	refresh, stale time.Duration
-	log            *slog.Logger
-	ctx            context.Context   // done when the owner closes
-	start          func(func()) bool // runs a task of the owner's
-	unused         func() bool       // whether there is no user; the owner has then forgotten the source
+	issuer  string
+	refresh time.Duration
+	limit   time.Duration // how old keys may be that are used
+	log     *slog.Logger
+	ctx     context.Context   // done when the owner closes
+	start   func(func()) bool // runs a task of the owner's
+	unused  func() bool       // whether there is no user; the owner has then forgotten the source
 
 	current atomic.Pointer[keySet] // nil: none were ever fetched
 	fetched [len(results)]atomic.Uint64
@@ -46,7 +47,7 @@ type source struct {
 // Hot: two loads and the clock.
 func (s *source) usable() *keySet {
 	set := s.current.Load()
-	if set == nil || time.Since(set.at) > s.stale {
+	if set == nil || time.Since(set.at) > s.limit {
 		return nil
 	}
 	return set

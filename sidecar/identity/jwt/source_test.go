@@ -3,11 +3,14 @@ package jwt
 import (
 	"bytes"
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -15,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
@@ -58,7 +62,7 @@ func TestAnIssuerThatIsDownTakesNothingAwayUntilItsKeysAreStale(t *testing.T) {
 		expect(t, v, known, "")
 		expect(t, v, token(f.issuer, "k", rsaKey, map[string]any{"exp": long["exp"], "jti": "new"}), "")
 		expect(t, v, token(f.issuer, "rotated", rsaKey, nil), "unavailable") // nobody can know whether it has such a key
-		time.Sleep(12 * time.Minute)
+		time.Sleep(22 * time.Minute)                                         // refresh and stale are over
 		expect(t, v, known, "unavailable")
 		f.fails(nil)
 		time.Sleep(maxPause)
@@ -361,6 +365,67 @@ func TestAnHTTPSIssuerIsNotAskedAtAPrivateAddressNorLeadsToPlainHTTP(t *testing.
 	if _, err := secure.get(context.Background(), f.issuer+"/keys"); !errors.Is(err, errURL) {
 		t.Errorf("keys of an https issuer over http: %v, want %v", err, errURL)
 	}
+}
+
+func TestAnIssuerOfItsOwnAuthorityIsAskedWhereThatIsAllowed(t *testing.T) {
+	f := &fake{keys: []jose.JSONWebKey{public("k", rsaKey)}}
+	s := httptest.NewUnstartedServer(f)
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	f.issuer = s.URL
+	file := t.TempDir() + "/ca.pem"
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	i, good := newIssuers(t, Options{}), token(f.issuer, "k", rsaKey, nil)
+	for _, test := range []struct {
+		ca      string
+		private bool
+		want    string
+	}{{file, true, ""}, {file, false, "unavailable"}, {"", true, "unavailable"}} {
+		v := verifierOf(t, i, providerOf(f.issuer, func(p *outriggerv1.JWTProvider) { p.CaFile, p.PrivateAddresses = test.ca, test.private }))
+		if _, err := v.Verify(t.Context(), good); reasonOf(err) != test.want {
+			t.Errorf("caFile %q, privateAddresses %v: got %q, want %q", test.ca, test.private, reasonOf(err), test.want)
+		}
+	}
+}
+
+func TestManyCallersWhileKeysComeAndGo(t *testing.T) {
+	f := newFake(t, public("a", rsaKey), public("b", ecKey))
+	v := verifierOf(t, newIssuers(t, Options{}), providerOf(f.issuer))
+	a, b := token(f.issuer, "a", rsaKey, nil), token(f.issuer, "b", ecKey, nil)
+	var callers sync.WaitGroup
+	stop := make(chan struct{})
+	for range 4 {
+		callers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := v.Verify(t.Context(), a); err != nil {
+					t.Errorf("a token of a key that stays: %v", err)
+				}
+				if _, err := v.Verify(t.Context(), b); err != nil && reasonOf(err) != "key_unknown" && reasonOf(err) != "unavailable" {
+					t.Errorf("a token of a key that comes and goes: %v", err)
+				}
+			}
+		})
+	}
+	for range 5 {
+		f.has(public("a", rsaKey))
+		v.source.fetchForTest(t)
+		f.has(public("a", rsaKey), public("b", ecKey))
+		v.source.fetchForTest(t)
+	}
+	f.has(public("a", rsaKey))
+	v.source.fetchForTest(t)
+	close(stop)
+	callers.Wait()
+	expect(t, v, a, "")
+	expect(t, v, b, "key_unknown")
 }
 
 func TestACAFileThatCannotBeReadIsAnErrorAtOnce(t *testing.T) {
