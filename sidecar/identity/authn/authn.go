@@ -166,6 +166,9 @@ func (a *Authenticator) Authenticate(ctx context.Context, h http.Header, query s
 	}
 	who, refused := a.judge(ctx, c, state)
 	if refused != nil {
+		if c.bearer != "" && !isToken68(c.bearer) { // looked at only here: a credential that is known has its form
+			refused = a.noBearer()
+		}
 		a.counts.refused(a.judgeOf(c, state), refused.Reason)
 		return nil, refused
 	}
