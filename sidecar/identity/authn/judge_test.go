@@ -125,6 +125,10 @@ func TestACallerIsInOneTenantOrRefused(t *testing.T) {
 	if err := testutil.GatherAndCompare(h.registry, strings.NewReader(want), "outrigger_authentications_total"); err != nil {
 		t.Error(err)
 	}
+	if a, err := (*Authenticators)(nil).Compile(Spec{}); err == nil {
+		t.Errorf("made of nothing: %v", a)
+	}
+	(*Authenticators)(nil).Forget("desk")
 	h.all.Forget("desk")
 	if n, err := testutil.GatherAndCount(h.registry, "outrigger_authentications_total"); n != 0 || err != nil {
 		t.Errorf("a binding that is gone leaves %d series, %v", n, err)
