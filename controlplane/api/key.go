@@ -48,6 +48,7 @@ func (a *API) CreateKey(ctx context.Context, req *outriggerv1.CreateKeyRequest) 
 	if err != nil {
 		return nil, err
 	}
+	a.options.Log.Info("key created", "key", r.Name)
 	r.Revision = revision
 	r.Status = a.status(r)
 	return &outriggerv1.CreateKeyResponse{Key: key, Resource: r}, nil

@@ -132,7 +132,7 @@ func proveCertificate(id *outriggerv1.Identity, spiffe string, now time.Time) (w
 		}
 		v, err := certificate.New(p.GetName(), &outriggerv1.CertificateProvider{SpiffeIds: c.GetSpiffeIds(), DnsNames: c.GetDnsNames()})
 		who := &identity.Principal{ID: spiffe, Provider: p.GetName(), SPIFFEID: spiffe, Expires: now.Add(time.Hour)}
-		if err != nil || !v.Accepts(who, now) {
+		if err != nil || !v.Takes(who) {
 			return proof{}, certificate.ErrName.Error()
 		}
 		return proof{principal: who}, ""

@@ -61,6 +61,7 @@ func (f *fleet) request(req *outriggerv1.ExplainRequest) (r *policy.Request, mis
 	if named := f.upstreams(); r.Upstream != "" && !slices.Contains(named, r.Upstream) {
 		add("upstream", "Binding/%s has no Upstream named %q, expected one of %s", f.binding.GetName(), r.Upstream, strings.Join(named, ", "))
 	}
+	r.Upstream = cmp.Or(r.Upstream, f.prefixed(r))
 	if req.Arguments != nil {
 		r.Arguments, _ = json.Marshal(req.Arguments.AsMap()) // it came as JSON, or as what JSON has
 	}
@@ -73,6 +74,24 @@ func (f *fleet) upstreams() (names []string) {
 		names = append(names, u.GetName())
 	}
 	return names
+}
+
+// prefixed is the Upstream to which a tool's or prompt's name leads by its prefix, where every name of the binding has one.
+func (f *fleet) prefixed(r *policy.Request) (found string) {
+	b := resource.WithDefaults(f.binding)
+	if b.GetNames().GetPrefix() != outriggerv1.Prefix_PREFIX_ALWAYS || r.Subject != policy.Tool && r.Subject != policy.Prompt {
+		return ""
+	}
+	for _, u := range b.GetUpstreams() {
+		if !strings.HasPrefix(string(r.Name), u.GetPrefix()+"_") {
+			continue
+		}
+		if found != "" {
+			return "" // either: only lists could tell
+		}
+		found = u.GetName()
+	}
+	return found
 }
 
 // hintsOf are a tool's annotations with MCP's defaults (schema: ToolAnnotations); nil without any.

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"crypto/x509"
 	"encoding/json"
 	"time"
 )
@@ -30,12 +31,13 @@ type Principal struct {
 	Key       string
 	KeyHash   string
 	KeyLabels map[string]string
-	// SPIFFEID is a certificate's, and DNSNames are its others.
-	SPIFFEID string
-	DNSNames []string
+	// SPIFFEID is a certificate's, and DNSNames are its others. Certificates are it and what leads from it to an authority.
+	SPIFFEID     string
+	DNSNames     []string
+	Certificates []*x509.Certificate
 	// Expires is when the credential ends; zero: never. Open streams end then.
 	Expires time.Time
-	// IssuedAt and JTI are a token's, for revocations.
+	// IssuedAt is when a token or certificate was issued, and JTI is a token's, for revocations.
 	IssuedAt time.Time
 	JTI      string
 	// Token is the caller's own access token, for an exchange; empty for other credentials. It is a secret.

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/identity"
@@ -38,10 +39,16 @@ func refusalOf(r *identity.Refusal) *refusal {
 		data: ownData(r.Reason), challenge: r.Challenge, retry: r.RetryAfter}
 }
 
-// authorise holds the message to the rules. The server has not heard of it yet.
+// callee is where a message goes: a server, or a session with one.
+type callee interface {
+	Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, error)
+}
+
+// authorise holds the message to the rules, before the server hears of it. Of to, where it would go, a tool may be looked up
+// whose hints rules ask for.
 //
 // Hot: without rules it costs a look; with them a call of a name and caller that were seen before allocates nothing.
-func (x *exchange) authorise() error {
+func (x *exchange) authorise(to callee) error {
 	if x.guard == nil || x.guard.rules == nil || x.msg.Kind == mcp.Response {
 		return nil
 	}
@@ -64,7 +71,7 @@ func (x *exchange) authorise() error {
 				message: "the arguments have a key twice, which this tool's rules do not take", data: ownData("duplicate_arguments")}
 		}
 		if x.guard.rules.NeedsHints() {
-			q.Hints = x.ep.hints.of(q.Name)
+			q.Hints = x.hintsOf(to, q.Name)
 		}
 	}
 	return x.judge(x.guard.rules.Decide(&q))

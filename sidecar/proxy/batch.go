@@ -65,7 +65,7 @@ func (x *exchange) member(m mcp.Message) *exchange {
 // tellMember carries a notification or response; there is no answer to show a failure in.
 func (x *exchange) tellMember(s *session.Session) {
 	x.status = http.StatusAccepted
-	err := x.authorise()
+	err := x.authorise(s.Upstream)
 	if err == nil {
 		err = x.tell(s)
 	}
@@ -114,7 +114,7 @@ func (x *exchange) sendError(out *eventWriter, err error) {
 // callMember sends the messages of one request on the batch's stream. A client that leaves has not cancelled: then they
 // are read and not sent.
 func (x *exchange) callMember(s *session.Session, out *eventWriter) error {
-	if err := x.authorise(); err != nil {
+	if err := x.authorise(s.Upstream); err != nil {
 		return err
 	}
 	ctx, done, err := x.begin(s)

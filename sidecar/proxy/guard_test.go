@@ -380,23 +380,35 @@ func TestAListThatCannotBeJudgedDoesNotPass(t *testing.T) {
 	}
 }
 
-// Rules by what a tool says of itself hold from when it was listed; before that it is taken for the most dangerous.
-func TestHintsHoldFromTheListOn(t *testing.T) {
-	r := guardedRig(t, newLibrary(), `
+// Rules by what a tool says of itself hold on both wires, also for a tool that no client has listed.
+func TestHintsAreAskedForWhereRulesAskForThem(t *testing.T) {
+	const readOnly = `
 kind: Policy
 name: hints
 spec:
   rules: [{action: allow, hints: {readOnly: true}}]
-`)
-	r.callModern("1", "get_a", "{}").wantError(t, 403, mcp.CodeInvalidRequest, "1")
+`
+	l := newLibrary()
+	r := guardedRig(t, l, readOnly)
+	if m := r.callModern("1", "get_a", "{}").rpc(t); m.Error != nil {
+		t.Errorf("get_a: %s", m.Error.Message)
+	}
+	for range 3 {
+		r.callModern("1", "unlisted", "{}").wantError(t, 403, mcp.CodeInvalidRequest, "1")
+	}
+	if n := l.count("tools/list "); n != maxHintPages {
+		t.Errorf("the server was asked for %d pages, want those of one list", n)
+	}
 	list := r.do(http.MethodPost, modern(mcp.MethodToolsList, ""), modernList("1", mcp.MethodToolsList))
 	if !strings.Contains(list.body, `{"tools":[{"name":"get_a"`) || strings.Contains(list.body, "put_a") {
 		t.Errorf("listed: %s", list.body)
 	}
-	if m := r.callModern("1", "get_a", "{}").rpc(t); m.Error != nil {
-		t.Errorf("get_a: %s", m.Error.Message)
-	}
 	r.callModern("1", "put_a", "{}").wantError(t, 403, mcp.CodeInvalidRequest, "1")
+	l = newLibrary()
+	r = guardedRig(t, l, readOnly)
+	if m := r.do(http.MethodPost, r.initialize(), toolCall("1", "get_a", "{}")).rpc(t); m.Error != nil {
+		t.Errorf("get_a in a session: %s", m.Error.Message)
+	}
 }
 
 // callers are Keys with the texts that callers present.

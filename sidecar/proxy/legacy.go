@@ -33,7 +33,7 @@ func (x *exchange) serveLegacy() error {
 	if err != nil {
 		return err
 	}
-	if err := x.authorise(); err != nil {
+	if err := x.authorise(s.Upstream); err != nil {
 		return err
 	}
 	if x.msg.Kind == mcp.Request {
@@ -130,7 +130,7 @@ func (x *exchange) initialize() error {
 	if len(x.msg.Raw) > maxInitialize {
 		return tooLarge(maxInitialize)
 	}
-	if err := x.authorise(); err != nil {
+	if err := x.authorise(nil); err != nil {
 		return err
 	}
 	served, err := x.ep.server.Eras(upstream.WithVia(x.r.Context(), x.r.Header))

@@ -26,7 +26,7 @@ func (x *exchange) serveStateless() error {
 		return unsupported(served, "this server speaks MCP with sessions only: initialize with a version it supports",
 			x.msg.MetaVersion)
 	}
-	if err := x.authorise(); err != nil {
+	if err := x.authorise(x.ep.server); err != nil {
 		return err
 	}
 	if err := x.ep.server.mirrors.check(x); err != nil {

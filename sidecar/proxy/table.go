@@ -265,6 +265,7 @@ func (p *Proxy) newEndpoint(b *outriggerv1.Binding, running *endpoint, next *tab
 		ep.origins[o] = true
 	}
 	ep.use.over = make(chan struct{})
+	ep.hints.asking = make(chan struct{}, 1)
 	ep.ended, ep.drain = context.WithCancel(context.Background())
 	ep.sessions = p.sessionsFor(ep, running, full.GetSession())
 	return ep, nil
@@ -315,6 +316,7 @@ func (p *Proxy) retire(old, next *table) {
 		}
 		if heir == nil {
 			p.Metrics.Forget(ep.name)
+			p.Callers.Forget(ep.name)
 		}
 	}
 	for _, s := range old.servers {

@@ -99,6 +99,9 @@ func (o *options) check() error {
 
 func (o *options) defaultSecretsKeyFile() string { return filepath.Join(o.dataDir, "secrets.key") }
 
+// deliversSecrets reports whether sidecars are given Secrets: not where any host could have them for the asking.
+func (o *options) deliversSecrets() bool { return !o.xdsPlaintext || isLoopback(o.xds) }
+
 // secureAPI reports whether the management API is served over TLS.
 func (o *options) secureAPI() bool { return o.apiTLS || o.apiTLSCert != "" }
 

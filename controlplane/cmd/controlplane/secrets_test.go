@@ -245,6 +245,27 @@ func TestWithoutAKeyAClusterTakesNoSecrets(t *testing.T) {
 	p.stop()
 }
 
+func TestInPlaintextSecretsStayOnThisHostAndKeysHaveNoPepper(t *testing.T) {
+	for _, row := range []struct {
+		xds       string
+		plaintext bool
+		want      bool
+	}{
+		{"127.0.0.1:7601", false, true}, {":7601", false, true}, {"127.0.0.1:7601", true, true},
+		{":7601", true, false}, {"0.0.0.0:7601", true, false}, {"10.0.0.1:7601", true, false},
+	} {
+		if got := (&options{xds: row.xds, xdsPlaintext: row.plaintext}).deliversSecrets(); got != row.want {
+			t.Errorf("--xds %s, plaintext %v: delivered %v, want %v", row.xds, row.plaintext, got, row.want)
+		}
+	}
+	p := start(t, filepath.Join(t.TempDir(), "data"), "--xds-plaintext")
+	made, err := p.client("http", http.DefaultTransport).CreateKey(t.Context(), &outriggerv1.CreateKeyRequest{Name: "nightly"})
+	if err != nil || made.Resource.Spec.Fields["hash"].GetStringValue() != apikey.Hash(made.Key, nil) {
+		t.Errorf("%v, %v; want the plain hash, which is what sidecars in plaintext know it by", made.GetResource(), err)
+	}
+	p.stop()
+}
+
 func TestAPolicyThatASidecarRefusesShowsOnIt(t *testing.T) {
 	p := start(t, filepath.Join(t.TempDir(), "data"))
 	c := p.client("http", http.DefaultTransport)

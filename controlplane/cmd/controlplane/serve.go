@@ -133,6 +133,10 @@ func (p *plane) makeXDS(registry prometheus.Registerer) {
 	if p.o.xdsPlaintext {
 		o.Identify, creds = nil, grpc.EmptyServerOption{}
 	}
+	if !p.o.deliversSecrets() {
+		o.Secrets = nil
+		p.log.Warn("Secrets are not delivered: in plaintext whoever reaches --xds would get them")
+	}
 	p.fleet = stream.New(o)
 	p.xds = grpc.NewServer(append(stream.GRPCOptions(), creds)...)
 	discovery.RegisterAggregatedDiscoveryServiceServer(p.xds, p.fleet)
@@ -143,7 +147,11 @@ func (p *plane) makeXDS(registry prometheus.Registerer) {
 
 // makeAPI makes the management API, over TLS when the flags say so.
 func (p *plane) makeAPI() error {
-	a, err := api.New(p.store, p.fleet, p.ca, api.Options{Token: p.token, Secrets: p.secrets, Log: p.log})
+	var authority api.Authority = p.ca
+	if p.o.xdsPlaintext {
+		authority = unpeppered{p.ca}
+	}
+	a, err := api.New(p.store, p.fleet, authority, api.Options{Token: p.token, Secrets: p.secrets, Log: p.log})
 	if err != nil {
 		return err
 	}
@@ -160,6 +168,11 @@ func (p *plane) makeAPI() error {
 	}
 	return nil
 }
+
+// unpeppered hashes API keys without a pepper: in plaintext sidecars have none, since it comes with a certificate.
+type unpeppered struct{ api.Authority }
+
+func (unpeppered) Pepper(context.Context) ([]byte, error) { return nil, nil }
 
 // start begins serving. What it starts ends with ctx or with stop.
 func (p *plane) start(ctx context.Context) {

@@ -51,7 +51,7 @@ func explainCommand(o *options) *cobra.Command {
 	f.StringVar(&q.read, "read", "", "the URI of the resource that is read")
 	f.StringVar(&q.method, "method", "", "another method of MCP, as resources/subscribe or tools/list")
 	f.StringVar(&q.args, "args", "", "the tool's or prompt's arguments, a JSON object (default: whether some may be allowed)")
-	f.StringVar(&q.upstream, "upstream", "", "the Upstream that has it (default the Binding's, if it has one only)")
+	f.StringVar(&q.upstream, "upstream", "", "the Upstream that has it (default the Binding's, if it has one only, or the one whose prefix the name has)")
 	f.StringArrayVar(&q.hints, "hint", nil, "what the server says of the tool, as readOnly=true; may be repeated")
 	c.MarkFlagRequired("binding")
 	return c

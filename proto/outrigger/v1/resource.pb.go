@@ -1584,7 +1584,7 @@ type ExplainRequest struct {
 	Tool     string `protobuf:"bytes,4,opt,name=tool,proto3" json:"tool,omitempty"`
 	Resource string `protobuf:"bytes,5,opt,name=resource,proto3" json:"resource,omitempty"`
 	Prompt   string `protobuf:"bytes,6,opt,name=prompt,proto3" json:"prompt,omitempty"`
-	// The Upstream that has it. Default: the binding's, where it has one only.
+	// The Upstream that has it. Default: the binding's, where it has one only, or the one whose prefix the name begins with.
 	Upstream string `protobuf:"bytes,7,opt,name=upstream,proto3" json:"upstream,omitempty"`
 	// A tool's arguments. Without them the answer is that of a list.
 	Arguments *structpb.Struct `protobuf:"bytes,8,opt,name=arguments,proto3" json:"arguments,omitempty"`

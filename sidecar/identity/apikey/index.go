@@ -12,17 +12,26 @@ import (
 // Index finds Keys by what callers present. It is never changed.
 type Index struct {
 	pepper []byte
-	byHash map[[sha256.Size]byte]*outriggerv1.Key
+	byHash map[[sha256.Size]byte]*outriggerv1.Key // nil: of several Keys
 	byName map[string]*outriggerv1.Key
 }
 
-// NewIndex files all Keys, which have been validated, by hashes that were made with the pepper.
+// NewIndex files all Keys, which have been validated, by hashes that were made with the pepper. A key that several Keys
+// describe is nobody's: it cannot be known which of them is meant.
 func NewIndex(keys []*outriggerv1.Key, pepper []byte) *Index {
 	x := &Index{pepper: pepper, byHash: make(map[[sha256.Size]byte]*outriggerv1.Key, len(keys)), byName: make(map[string]*outriggerv1.Key, len(keys))}
 	for _, k := range keys {
 		var sum [sha256.Size]byte
-		if n, err := hex.Decode(sum[:], []byte(k.GetHash())); err != nil || n != len(sum) {
+		if len(k.GetHash()) != hex.EncodedLen(len(sum)) {
 			continue // no key has it
+		}
+		if _, err := hex.Decode(sum[:], []byte(k.GetHash())); err != nil {
+			continue
+		}
+		if other, taken := x.byHash[sum]; taken {
+			delete(x.byName, other.GetName())
+			x.byHash[sum] = nil
+			continue
 		}
 		x.byHash[sum] = k
 		x.byName[k.GetName()] = k
@@ -32,8 +41,8 @@ func NewIndex(keys []*outriggerv1.Key, pepper []byte) *Index {
 
 // Lookup finds the Key of a key. It is looked for by its digest, so the time that takes says nothing of other keys.
 func (x *Index) Lookup(key []byte) (*outriggerv1.Key, bool) {
-	k, ok := x.byHash[digest(key, x.pepper)]
-	return k, ok
+	k := x.byHash[digest(key, x.pepper)]
+	return k, k != nil
 }
 
 // Named is the Key of a name.

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/identity"
@@ -48,17 +49,27 @@ type Authenticators struct {
 
 // New makes an Authenticators.
 func New(o Options) *Authenticators {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	a := &Authenticators{o: o, counts: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "outrigger_authentications_total",
-		Help: "Requests whose caller was looked for, by the provider that judged them (empty: none) and the result: ok, or why they were refused.",
+		Help: "Requests whose caller was looked for, by the provider that judged them (empty: none, or not known which) and the result: ok, or why they were refused.",
 	}, []string{"binding", "provider", "result"})}
 	if o.Registerer != nil {
 		o.Registerer.MustRegister(a.counts)
 	}
 	return a
+}
+
+// Forget removes a binding's counts, when the binding is gone.
+func (a *Authenticators) Forget(binding string) {
+	if a != nil {
+		a.counts.DeletePartialMatch(prometheus.Labels{"binding": binding})
+	}
 }
 
 // Spec is what an Authenticator is made of. Everything has been validated.
@@ -74,15 +85,19 @@ type Authenticator struct {
 	o         Options
 	spec      Spec
 	tokens    jwt.Verifiers
-	keys      []keyProvider
-	certs     []*certificate.Verifier
+	issuers   []string              // names of the providers of tokens
+	keys      *keyProvider          // nil: none are taken
+	certs     *certificate.Verifier // likewise
 	revoked   *jwt.Revocations
 	anonymous *identity.Principal // nil: nobody is let in without a credential
 
 	metadata   []byte
 	challenges challenges
-	known      remembered
+	byDigest   memory[[sha256.Size]byte] // of keys and certificates
+	byJWT      memory[*jwt.Token]
 	counts     counts
+	seldom     *rate.Limiter // of lines about callers that have no tenant to be in
+	ready      time.Time     // until when keys of issuers are waited for, for callers that were let in before
 }
 
 type keyProvider struct {
@@ -90,9 +105,16 @@ type keyProvider struct {
 	header string // canonical
 }
 
-// Compile makes a binding's Authenticator. The error is of what its Identity names outside of itself, as a caFile.
+// Compile makes a binding's Authenticator. The error is of what its Identity names outside of itself, as a caFile; nil
+// Authenticators make none.
 func (a *Authenticators) Compile(s Spec) (*Authenticator, error) {
-	out := &Authenticator{o: a.o, spec: s, revoked: jwt.NewRevocations(s.Identity.GetRevoked())}
+	if a == nil {
+		return nil, errors.New("this sidecar asks nobody who they are")
+	}
+	out := &Authenticator{
+		o: a.o, spec: s, revoked: jwt.NewRevocations(s.Identity.GetRevoked()),
+		seldom: rate.NewLimiter(rate.Every(time.Second), 5), ready: time.Now().Add(validTimeout),
+	}
 	for _, p := range s.Identity.GetProviders() {
 		if err := out.add(p); err != nil {
 			return nil, fmt.Errorf("provider %q: %w", p.GetName(), err)
@@ -114,7 +136,7 @@ func (a *Authenticator) add(p *outriggerv1.Provider) error {
 		if header == "" {
 			header = DefaultKeyHeader
 		}
-		a.keys = append(a.keys, keyProvider{p.GetName(), textproto.CanonicalMIMEHeaderKey(header)})
+		a.keys = &keyProvider{p.GetName(), textproto.CanonicalMIMEHeaderKey(header)}
 	case *outriggerv1.Provider_Jwt:
 		if a.o.Issuers == nil {
 			return errors.New("this sidecar takes no tokens")
@@ -127,13 +149,13 @@ func (a *Authenticator) add(p *outriggerv1.Provider) error {
 		if err != nil {
 			return err
 		}
-		a.tokens = append(a.tokens, v)
+		a.tokens, a.issuers = append(a.tokens, v), append(a.issuers, p.GetName())
 	case *outriggerv1.Provider_Certificate:
 		v, err := certificate.New(p.GetName(), kind.Certificate)
 		if err != nil {
 			return err
 		}
-		a.certs = append(a.certs, v)
+		a.certs = v
 	}
 	return nil
 }
@@ -144,151 +166,37 @@ func (a *Authenticator) add(p *outriggerv1.Provider) error {
 // Hot: a token or key that was seen before costs its digest and two look-ups, and nothing is allocated (TestAllocAuthenticate).
 func (a *Authenticator) Authenticate(ctx context.Context, h http.Header, query string, state *tls.ConnectionState) (*identity.Principal, *identity.Refusal) {
 	c, refused := a.carried(h, query)
-	if refused == nil {
-		var who *identity.Principal
-		if who, refused = a.judge(ctx, c, state); refused == nil {
-			a.counts.ok(who.Provider)
-			return who, nil
-		}
-	}
-	a.counts.refused(refused.Reason)
-	return nil, refused
-}
-
-// judge has the credential judged by the provider that it is for.
-func (a *Authenticator) judge(ctx context.Context, c carried, state *tls.ConnectionState) (*identity.Principal, *identity.Refusal) {
-	switch {
-	case c.key != "":
-		return a.byKey(c)
-	case c.token != "":
-		return a.byToken(ctx, c.token)
-	case len(a.certs) > 0 && state != nil && len(state.PeerCertificates) > 0:
-		return a.byCertificate(state)
-	case a.anonymous != nil:
-		return a.anonymous, nil
-	}
-	return nil, a.challenges.missing
-}
-
-func (a *Authenticator) byKey(c carried) (*identity.Principal, *identity.Refusal) {
-	i := a.keyProvider(c.header)
-	if i < 0 {
-		return nil, a.challenges.invalid("key_unknown", "this endpoint takes no keys")
-	}
-	digest := sha256.Sum256(bytesOf(c.key))
-	if who := a.known.byDigest(digest); who != nil {
-		if expired(who, a.o.Now()) {
-			return nil, a.challenges.invalid("expired", "the key has expired")
-		}
-		return who, nil
-	}
-	if !apikey.Valid(c.key) {
-		return nil, a.challenges.invalid("malformed", "the key is malformed")
-	}
-	k, ok := a.spec.Keys.Lookup([]byte(c.key))
-	if !ok {
-		return nil, a.challenges.invalid("key_unknown", "the key is not known")
-	}
-	if k.GetDisabled() {
-		return nil, a.challenges.invalid("disabled", "the key is disabled")
-	}
-	who := apikey.Principal(k, a.keys[i].name)
-	if expired(who, a.o.Now()) {
-		return nil, a.challenges.invalid("expired", "the key has expired")
-	}
-	who, refused := a.admit(who, k.GetTenant())
 	if refused != nil {
+		a.counts.refused("", refused.Reason)
 		return nil, refused
 	}
-	return a.known.putDigest(digest, who), nil
-}
-
-// keyProvider is the place of the provider that takes keys in a header of that name; in Authorization, of the first.
-func (a *Authenticator) keyProvider(header string) int {
-	for i, p := range a.keys {
-		if header == "" || p.header == header {
-			return i
-		}
-	}
-	return -1
-}
-
-func expired(p *identity.Principal, now time.Time) bool {
-	return !p.Expires.IsZero() && !now.Before(p.Expires)
-}
-
-func (a *Authenticator) byToken(ctx context.Context, token string) (*identity.Principal, *identity.Refusal) {
-	if len(a.tokens) == 0 {
-		return nil, a.challenges.invalid("issuer", "this endpoint takes no tokens")
-	}
-	t, err := a.tokens.Verify(ctx, bytesOf(token))
-	if err != nil {
-		return nil, a.badToken(err)
-	}
-	if who := a.known.byToken(t); who != nil {
-		return who, nil
-	}
-	who, refused := a.admit(t.Principal, t.TenantClaim)
+	who, refused := a.judge(ctx, c, state)
 	if refused != nil {
+		if c.bearer != "" && !isToken68(c.bearer) { // looked at only here: a credential that is known has its form
+			refused = a.noBearer()
+		}
+		a.counts.refused(a.judgeOf(c, state), refused.Reason)
 		return nil, refused
 	}
-	return a.known.putToken(t, who), nil
+	a.counts.ok(who.Provider)
+	return who, nil
 }
 
-func (a *Authenticator) badToken(err error) *identity.Refusal {
-	var bad *jwt.Error
-	if errors.As(err, &bad) {
-		return a.challenges.invalid(string(bad.Reason), bad.Error())
-	}
-	return &identity.Refusal{Status: http.StatusServiceUnavailable, RetryAfter: 5, Reason: "issuer_unavailable",
-		Message: "the token cannot be judged now: its issuer's keys cannot be had"}
-}
-
-func (a *Authenticator) byCertificate(state *tls.ConnectionState) (*identity.Principal, *identity.Refusal) {
-	chain := state.PeerCertificates
-	now := a.o.Now()
-	digest := sha256.Sum256(chain[0].Raw)
-	if who := a.known.byDigest(digest); who != nil && !expired(who, now) {
-		return who, nil
-	}
-	err := certificate.ErrAuthority
-	for _, v := range a.certs {
-		who, failed := v.Verify(chain, now)
-		if failed != nil {
-			err = failed
-			continue
-		}
-		who, refused := a.admit(who, "")
-		if refused != nil {
-			return nil, refused
-		}
-		return a.known.putDigest(digest, who), nil
-	}
-	return nil, a.challenges.invalid("certificate", err.Error())
-}
-
-// admit gives a caller whose credential is good its tenant, in a copy, unless it is revoked or its tenant is not let in.
-func (a *Authenticator) admit(p *identity.Principal, named string) (*identity.Principal, *identity.Refusal) {
-	if a.revoked.Match(p) {
-		return nil, a.challenges.invalid("revoked", "the credential was revoked")
-	}
-	of, err := a.spec.Tenants.Of(p, named)
-	if err != nil {
-		return nil, &identity.Refusal{Status: http.StatusForbidden, Reason: tenantReason(err), Message: err.Error()}
-	}
-	who := *p
-	who.Tenant = of
-	return &who, nil
-}
-
-func tenantReason(err error) string {
+// judgeOf is the name of the provider that is for the credential; empty for none, and where the token would say which.
+func (a *Authenticator) judgeOf(c carried, state *tls.ConnectionState) string {
 	switch {
-	case errors.Is(err, tenant.ErrAmbiguous), errors.Is(err, tenant.ErrTooMany):
-		return "tenant_ambiguous"
-	case errors.Is(err, tenant.ErrDisabled):
-		return "tenant_disabled"
+	case c.key != "" && a.keys != nil:
+		return a.keys.name
+	case c.token != "" && len(a.issuers) == 1:
+		return a.issuers[0]
+	case c == carried{} && a.certs != nil && hasCertificate(state):
+		return a.certs.Name()
 	}
-	return "tenant_unknown"
+	return ""
+}
+
+func hasCertificate(state *tls.ConnectionState) bool {
+	return state != nil && len(state.PeerCertificates) > 0
 }
 
 // Insufficient is a caller that lacks scopes, which are all that it needs for what it asked (RFC 6750, section 3.1).

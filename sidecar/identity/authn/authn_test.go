@@ -151,7 +151,7 @@ func TestChallengesAreAsMCPHasThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, none := bare.Authenticate(t.Context(), header(), "", nil); none.Challenge != "Bearer" || bare.Metadata() != nil {
+	if _, none := bare.Authenticate(t.Context(), header(), "", nil); none.Challenge != `Bearer realm="mcp"` || bare.Metadata() != nil {
 		t.Errorf("without an external URL: %q, metadata %s", none.Challenge, bare.Metadata())
 	}
 }

@@ -12,33 +12,30 @@ import (
 
 // carried is the one credential of a request. Without either there is none.
 type carried struct {
-	key    string
-	header string // that key came in; empty for Authorization
-	token  string
+	key, token string
+	bearer     string // the one of the two that came in Authorization, which is not held to its form yet
 }
 
 // carried finds a request's credential. More than one, or one in a place where it does not belong, is refused with 400
 // (RFC 6750, section 3.1: invalid_request): it cannot be known which of them the caller means.
 func (a *Authenticator) carried(h http.Header, query string) (c carried, refused *identity.Refusal) {
-	if query != "" && strings.Contains(query, "token") && inQuery(query) {
+	if query != "" && inQuery(query) {
 		return c, a.challenges.malformed("token_in_query", "a token does not belong in the query string: it is in logs now, and should be revoked")
 	}
 	authorizations := h["Authorization"]
 	if len(authorizations) > 1 {
 		return c, a.challenges.malformed("credentials_twice", "there is more than one Authorization header")
 	}
-	for _, p := range a.keys {
-		values := h[p.header]
-		if len(values) == 0 {
-			continue
-		}
-		if len(values) > 1 || c.key != "" || len(authorizations) > 0 {
+	if a.keys != nil {
+		switch values := h[a.keys.header]; {
+		case len(values) == 0:
+		case len(values) > 1 || len(authorizations) > 0:
 			return c, a.challenges.malformed("credentials_twice", "there is more than one credential")
-		}
-		if values[0] == "" {
+		case values[0] == "":
 			return c, a.challenges.malformed("malformed", "the header for a key is empty")
+		default:
+			return carried{key: values[0]}, nil
 		}
-		c = carried{key: values[0], header: p.header}
 	}
 	if len(authorizations) == 0 {
 		return c, nil
@@ -46,20 +43,24 @@ func (a *Authenticator) carried(h http.Header, query string) (c carried, refused
 	return a.authorization(authorizations[0])
 }
 
-// authorization reads the Authorization header's value.
+// authorization reads the Authorization header's value. What begins as a key is one, and all else is a token.
 func (a *Authenticator) authorization(value string) (c carried, refused *identity.Refusal) {
 	scheme, text, _ := strings.Cut(value, " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		return c, a.challenges.invalid("scheme", "Authorization is of another scheme than Bearer")
 	}
 	text = strings.TrimLeft(text, " ")
-	if text == "" || !isToken68(text) {
-		return c, a.challenges.malformed("malformed", "Authorization has no bearer token")
+	if text == "" {
+		return c, a.noBearer()
 	}
 	if strings.HasPrefix(text, apikey.Prefix) {
-		return carried{key: text}, nil
+		return carried{key: text, bearer: text}, nil
 	}
-	return carried{token: text}, nil
+	return carried{token: text, bearer: text}, nil
+}
+
+func (a *Authenticator) noBearer() *identity.Refusal {
+	return a.challenges.malformed("malformed", "Authorization has no bearer token")
 }
 
 // isToken68 reports whether a text is what a bearer token may be (RFC 6750, section 2.1).
@@ -77,11 +78,19 @@ func isToken68(text string) bool {
 	return text != ""
 }
 
-// inQuery reports whether a query has a token (RFC 6750, section 2.3, which MCP does not allow). One that cannot be parsed
-// is looked at as far as it can.
+// inQuery reports whether a query has a token (RFC 6750, section 2.3, which MCP does not allow), however it is separated and
+// escaped.
 func inQuery(query string) bool {
-	values, _ := url.ParseQuery(query)
-	return values.Has("access_token")
+	if !strings.Contains(query, "access_token") && !strings.Contains(query, "%") {
+		return false
+	}
+	for pair := range strings.FieldsFuncSeq(query, func(r rune) bool { return r == '&' || r == ';' }) {
+		name, _, _ := strings.Cut(pair, "=")
+		if text, err := url.QueryUnescape(name); err == nil && text == "access_token" {
+			return true
+		}
+	}
+	return false
 }
 
 // bytesOf are a string's bytes, which nobody may change.

@@ -14,13 +14,13 @@ import (
 const wellKnown = "/.well-known/oauth-protected-resource"
 
 // MetadataPaths are the paths at which a client looks for the metadata of a resource, the one with the resource's own path
-// first (RFC 9728, section 3.1; MCP, basic/authorization).
+// first, as URL.Path has them (RFC 9728, section 3.1; MCP, basic/authorization).
 func MetadataPaths(externalURL string) []string {
 	u, err := url.Parse(externalURL)
 	if err != nil || externalURL == "" {
 		return nil
 	}
-	if path := strings.TrimSuffix(u.EscapedPath(), "/"); path != "" {
+	if path := strings.TrimSuffix(u.Path, "/"); path != "" {
 		return []string{wellKnown + path, wellKnown}
 	}
 	return []string{wellKnown}
@@ -32,7 +32,7 @@ func metadataURL(externalURL string) string {
 	if err != nil || externalURL == "" {
 		return ""
 	}
-	return u.Scheme + "://" + u.Host + MetadataPaths(externalURL)[0]
+	return u.Scheme + "://" + u.Host + wellKnown + strings.TrimSuffix(u.EscapedPath(), "/")
 }
 
 // newMetadata is the document of RFC 9728, section 2; nil without externalUrl or an authorization server to name.
@@ -77,13 +77,20 @@ func newChallenges(s Spec) challenges {
 	return c
 }
 
+// escaped makes a text the inside of a quoted-string (RFC 9110, section 5.6.4).
+var escaped = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
 // parameter is one of a challenge (RFC 9110, section 11.2), with ", " before it.
 func parameter(name, value string) string {
-	return `, ` + name + `="` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(value) + `"`
+	return `, ` + name + `="` + escaped.Replace(value) + `"`
 }
 
+// bearer is a challenge of these parameters. One without any needs a realm (RFC 6750, section 3).
 func bearer(parameters string) string {
-	return strings.TrimSuffix(strings.Replace("Bearer "+parameters, "Bearer , ", "Bearer ", 1), " ")
+	if parameters == "" {
+		parameters = parameter("realm", "mcp")
+	}
+	return "Bearer " + strings.TrimPrefix(parameters, ", ")
 }
 
 // invalid refuses a credential that is bad (RFC 6750, section 3.1).

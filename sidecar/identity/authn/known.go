@@ -1,62 +1,60 @@
 package authn
 
 import (
-	"crypto/sha256"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/identity"
-	"github.com/outrigger-mesh/outrigger/sidecar/identity/jwt"
 )
 
-// maxRemembered is how many credentials of each sort are remembered; beyond it all are found anew.
-const maxRemembered = 1 << 16
+// What a generation of a memory holds: credentials, and bytes of their principals, about.
+const (
+	maxGeneration = 8192
+	maxBytes      = 8 << 20
+)
 
-// remembered are the callers that were let in. A new configuration begins with none. The zero value is ready.
-type remembered struct {
-	mu      sync.RWMutex // guards below
-	digests map[[sha256.Size]byte]*identity.Principal
-	tokens  map[*jwt.Token]*identity.Principal
+// memory has the principals of credentials that were let in, by what those are known by. It has two generations: when the
+// young one is full it becomes the old one, whose place it takes, and what is asked for becomes young again. So what is in
+// use stays, and is one value. A new configuration begins with none. The zero value is ready.
+type memory[K comparable] struct {
+	mu         sync.RWMutex // guards below
+	young, old map[K]*identity.Principal
+	size       int // bytes of the young, about
 }
 
-func (r *remembered) byDigest(digest [sha256.Size]byte) *identity.Principal {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return r.digests[digest]
-}
-
-func (r *remembered) byToken(t *jwt.Token) *identity.Principal {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return r.tokens[t]
-}
-
-// putDigest remembers a caller, and returns the one that there is if another request was faster.
-func (r *remembered) putDigest(digest [sha256.Size]byte, p *identity.Principal) *identity.Principal {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.digests == nil || len(r.digests) >= maxRemembered {
-		r.digests = make(map[[sha256.Size]byte]*identity.Principal)
+// get is the principal that is remembered, or nil.
+//
+// Hot: a lookup under a read lock.
+func (m *memory[K]) get(k K) *identity.Principal {
+	m.mu.RLock()
+	p, young := m.young[k]
+	if !young {
+		p = m.old[k]
 	}
-	if first := r.digests[digest]; first != nil && first.Expires.Equal(p.Expires) {
+	m.mu.RUnlock()
+	if p == nil || young {
+		return p
+	}
+	return m.put(k, p)
+}
+
+// put remembers a principal, and returns the one that there is if another request was faster.
+func (m *memory[K]) put(k K, p *identity.Principal) *identity.Principal {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if first := m.young[k]; first != nil {
 		return first
 	}
-	r.digests[digest] = p
-	return p
-}
-
-// putToken likewise.
-func (r *remembered) putToken(t *jwt.Token, p *identity.Principal) *identity.Principal {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.tokens == nil || len(r.tokens) >= maxRemembered {
-		r.tokens = make(map[*jwt.Token]*identity.Principal)
+	if first := m.old[k]; first != nil {
+		p = first
 	}
-	if first := r.tokens[t]; first != nil {
-		return first
+	size := 1<<10 + 2*(len(p.Token)+len(p.Claims))
+	if m.young == nil || len(m.young) >= maxGeneration || m.size+size > maxBytes {
+		m.young, m.old, m.size = make(map[K]*identity.Principal), m.young, 0
 	}
-	r.tokens[t] = p
+	m.young[k] = p
+	m.size += size
 	return p
 }
 
@@ -77,4 +75,6 @@ func countsFor(vec *prometheus.CounterVec, s Spec) counts {
 
 func (c counts) ok(provider string) { c.let[provider].Inc() }
 
-func (c counts) refused(reason string) { c.vec.WithLabelValues(c.binding, "", reason).Inc() }
+func (c counts) refused(provider, reason string) {
+	c.vec.WithLabelValues(c.binding, provider, reason).Inc()
+}

@@ -2,6 +2,7 @@ package authn
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"maps"
 	"slices"
@@ -15,16 +16,16 @@ import (
 // withdrawn, revoked or changed, or its tenant was.
 var ErrEnded = errors.New("the caller is not let in any more")
 
-// validTimeout bounds the wait for keys of a token that is not remembered any more.
+// validTimeout is how long after a change of configuration keys of issuers are waited for, over all callers that were let in
+// before it. After that a caller whose token cannot be judged is not let in.
 const validTimeout = 2 * time.Second
 
 // Valid reports whether a caller is let in still, as the same one: for streams that outlive their request's configuration.
 // A principal of an earlier Authenticator of the binding will do.
 func (a *Authenticator) Valid(p *identity.Principal, now time.Time) error {
-	if expired(p, now) {
-		return ErrEnded
-	}
 	switch {
+	case p == nil || expired(p, now):
+		return ErrEnded
 	case p.ID == identity.AnonymousID && p.Provider == "":
 		if a.anonymous == nil {
 			return ErrEnded
@@ -34,32 +35,39 @@ func (a *Authenticator) Valid(p *identity.Principal, now time.Time) error {
 		return a.validKey(p)
 	case p.Token != "":
 		return a.validToken(p)
-	}
-	for _, v := range a.certs {
-		if v.Accepts(p, now) {
-			return a.same(p, p, "")
-		}
+	case len(p.Certificates) > 0:
+		return a.validCertificate(p, now)
 	}
 	return ErrEnded
 }
 
 func (a *Authenticator) validKey(p *identity.Principal) error {
 	k, ok := a.spec.Keys.Named(p.Key)
-	provider := slices.ContainsFunc(a.keys, func(of keyProvider) bool { return of.name == p.Provider })
-	if !ok || !provider || k.GetDisabled() || k.GetHash() != p.KeyHash {
+	if !ok || a.keys == nil || a.keys.name != p.Provider || k.GetDisabled() || k.GetHash() != p.KeyHash {
 		return ErrEnded
 	}
 	return a.same(p, apikey.Principal(k, p.Provider), k.GetTenant())
 }
 
 func (a *Authenticator) validToken(p *identity.Principal) error {
-	ctx, cancel := context.WithTimeout(context.Background(), validTimeout)
+	ctx, cancel := context.WithDeadline(context.Background(), a.ready)
 	defer cancel()
 	t, err := a.tokens.Verify(ctx, bytesOf(p.Token))
 	if err != nil {
 		return ErrEnded
 	}
 	return a.same(p, t.Principal, t.TenantClaim)
+}
+
+func (a *Authenticator) validCertificate(p *identity.Principal, at time.Time) error {
+	if a.certs == nil || a.certs.Name() != p.Provider {
+		return ErrEnded
+	}
+	now, err := a.certs.Verify(p.Certificates, [][]*x509.Certificate{p.Certificates}, at)
+	if err != nil {
+		return ErrEnded
+	}
+	return a.same(p, now, "")
 }
 
 // same reports whether the caller that its credential shows now is the one that it showed before.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,74 +60,101 @@ func compile(globs []string) (all []*regexp.Regexp) {
 	return all
 }
 
-// Verify finds who a client is by the certificates that it gave, its own first. Its Tenant is not looked up.
-func (v *Verifier) Verify(chain []*x509.Certificate, now time.Time) (*identity.Principal, error) {
-	own := chain[0]
+// Name is the provider's.
+func (v *Verifier) Name() string { return v.name }
+
+// Verify finds who a client is by the certificates that it gave, its own first, and the ways from that to an authority by
+// which the port has verified it. Its Tenant is not looked up.
+func (v *Verifier) Verify(given []*x509.Certificate, ways [][]*x509.Certificate, now time.Time) (*identity.Principal, error) {
+	own := given[0]
 	if !now.Before(own.NotAfter) { // the connection may be older
 		return nil, ErrExpired
 	}
-	if v.roots != nil && !v.trusted(chain, now) {
-		return nil, ErrAuthority
-	}
-	p := &identity.Principal{Provider: v.name, DNSNames: own.DNSNames, Expires: own.NotAfter}
-	for _, u := range own.URIs {
-		if u.Scheme == "spiffe" {
-			if p.SPIFFEID != "" {
-				return nil, ErrName // a SPIFFE certificate has exactly one (X.509-SVID, section 2)
-			}
-			p.SPIFFEID = u.String()
+	if v.roots != nil {
+		var err error
+		if ways, err = v.trusted(given, now); err != nil {
+			return nil, ErrAuthority
 		}
 	}
-	if !v.accepts(p) {
+	way, end := lasting(ways)
+	if !now.Before(end) {
+		return nil, ErrExpired
+	}
+	p := &identity.Principal{
+		Provider: v.name, DNSNames: own.DNSNames, Certificates: way, IssuedAt: own.NotBefore, Expires: end,
+	}
+	var ok bool
+	if p.SPIFFEID, ok = spiffeID(own); !ok {
 		return nil, ErrName
 	}
-	switch {
-	case p.SPIFFEID != "":
-		p.ID = p.SPIFFEID
-	case len(p.DNSNames) > 0:
-		p.ID = "dns:" + p.DNSNames[0]
-	default:
+	if p.ID = v.accepted(p); p.ID == "" {
 		return nil, ErrName
 	}
 	return p, nil
 }
 
-func (v *Verifier) trusted(chain []*x509.Certificate, now time.Time) bool {
+// trusted are the ways from a certificate to the provider's own authorities.
+func (v *Verifier) trusted(given []*x509.Certificate, now time.Time) ([][]*x509.Certificate, error) {
 	between := x509.NewCertPool()
-	for _, c := range chain[1:] {
+	for _, c := range given[1:] {
 		between.AddCert(c)
 	}
-	_, err := chain[0].Verify(x509.VerifyOptions{
+	return given[0].Verify(x509.VerifyOptions{
 		Roots: v.roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
-	return err == nil
 }
 
-// accepts reports whether a caller has a name that the provider takes.
-func (v *Verifier) accepts(p *identity.Principal) bool {
-	if v.unqualified {
-		return true
-	}
-	for _, glob := range v.ids {
-		if p.SPIFFEID != "" && glob.MatchString(p.SPIFFEID) {
-			return true
-		}
-	}
-	for i, name := range p.DNSNames {
-		for _, glob := range v.names {
-			if glob.MatchString(name) {
-				if p.SPIFFEID == "" && i > 0 { // the name that was accepted is who it is
-					p.DNSNames = append([]string{name}, p.DNSNames...)
-				}
-				return true
+// lasting is the way that is good for longest, and its end.
+func lasting(ways [][]*x509.Certificate) (way []*x509.Certificate, end time.Time) {
+	for _, w := range ways {
+		first := w[0].NotAfter
+		for _, c := range w[1:] {
+			if c.NotAfter.Before(first) {
+				first = c.NotAfter
 			}
 		}
+		if first.After(end) {
+			way, end = w, first
+		}
 	}
-	return false
+	return way, end
 }
 
-// Accepts reports whether a caller that was verified before would still be, by its names and its end.
-func (v *Verifier) Accepts(p *identity.Principal, now time.Time) bool {
-	known := *p
-	return p.Provider == v.name && now.Before(p.Expires) && v.accepts(&known)
+// spiffeID is a certificate's SPIFFE id, if it has one. Not ok is one that has it as none may: with a second URI, or with
+// more than a trust domain and a path (X.509-SVID, section 2; SPIFFE-ID, section 2).
+func spiffeID(c *x509.Certificate) (id string, ok bool) {
+	for _, u := range c.URIs {
+		if u.Scheme != "spiffe" {
+			continue
+		}
+		if len(c.URIs) > 1 || u.Host == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.Opaque != "" {
+			return "", false
+		}
+		return u.String(), true
+	}
+	return "", true
+}
+
+// Takes reports whether a caller has a name that the provider takes, whatever proves it.
+func (v *Verifier) Takes(p *identity.Principal) bool { return v.accepted(p) != "" }
+
+// accepted is what a caller is called who has a name that the provider takes; empty: it has none.
+func (v *Verifier) accepted(p *identity.Principal) string {
+	if p.SPIFFEID != "" && (v.unqualified || matchOne(v.ids, p.SPIFFEID)) {
+		return p.SPIFFEID
+	}
+	for _, name := range p.DNSNames {
+		switch {
+		case !v.unqualified && !matchOne(v.names, name):
+		case p.SPIFFEID != "":
+			return p.SPIFFEID
+		default:
+			return "dns:" + name
+		}
+	}
+	return ""
+}
+
+func matchOne(globs []*regexp.Regexp, name string) bool {
+	return slices.ContainsFunc(globs, func(g *regexp.Regexp) bool { return g.MatchString(name) })
 }
