@@ -316,6 +316,7 @@ func (p *Proxy) retire(old, next *table) {
 		}
 		if heir == nil {
 			p.Metrics.Forget(ep.name)
+			p.Callers.Forget(ep.name)
 		}
 	}
 	for _, s := range old.servers {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -256,12 +257,16 @@ func TestNothingSecretIsShown(t *testing.T) {
 	p.apply(
 		upstream("by-env", fmt.Sprintf("http: {url: %q}, credential: {env: OUTRIGGER_CREDENTIAL_PEER}", url)), binding("by-env", "/by-env", "by-env", ""),
 		upstream("by-file", fmt.Sprintf("http: {url: %q}, credential: {file: peer.key}", url)), binding("by-file", "/by-file", "by-file", ""),
+		"kind: Secret\nname: peer\nspec: {values: {key: sealed-swordfish}}\n",
+		upstream("by-secret", fmt.Sprintf("http: {url: %q}, credential: {secret: {name: peer, key: key}}", url)), binding("by-secret", "/by-secret", "by-secret", ""),
 		upstream("process", `stdio: {command: ["false"], env: {PASSWORD: "stdio-swordfish"}}, timeouts: {connect: 0.1s, handshake: 0.1s}`), binding("process", "/process", "process", ""))
-	for _, name := range []string{"by-env", "by-file", "process"} {
+	for _, name := range []string{"by-env", "by-file", "by-secret", "process"} {
 		p.runs("Binding", name, "edge-1 running")
 	}
 	wantText(t, connectSDK(t, s.url+"/by-env", versionStateless, nil), "credential", nil, "env-swordfish")
 	wantText(t, connectSDK(t, s.url+"/by-file", versionStateless, nil), "credential", nil, "file-swordfish")
+	wantText(t, connectSDK(t, s.url+"/by-secret", versionStateless, nil), "credential", nil, "sealed-swordfish")
+	key := strings.TrimSpace(p.must("create", "key", "nightly"))
 	if _, err := tryConnectSDK(t, s.url+"/process", versionLegacy, nil); err == nil {
 		t.Error("a server that ends at once was connected to")
 	}
@@ -269,7 +274,11 @@ func TestNothingSecretIsShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown := map[string]string{"the sidecar's log": s.output(), "the control plane's log": p.output()}
+	shown := map[string]string{
+		"the sidecar's log": s.output(), "the control plane's log": p.output(),
+		"rigctl get": p.must("get", "-o", "yaml"),
+		"the store":  stored(t, filepath.Join(p.dir, "etcd")),
+	}
 	for _, page := range []string{"/config", "/metrics", "/readyz", "/debug/pprof/cmdline"} {
 		if _, shown["the sidecar's "+page], err = get(t, s.admin, page); err != nil {
 			t.Error(err)
@@ -281,7 +290,10 @@ func TestNothingSecretIsShown(t *testing.T) {
 		}
 	}
 	for where, text := range shown {
-		for _, secret := range []string{"env-swordfish", "file-swordfish", "stdio-swordfish", p.adminToken(), strings.Split(string(token), "_")[2], "PRIVATE KEY"} {
+		for _, secret := range []string{"env-swordfish", "file-swordfish", "sealed-swordfish", "stdio-swordfish", key, p.adminToken(), strings.Split(string(token), "_")[2], "PRIVATE KEY"} {
+			if secret == "stdio-swordfish" && (where == "the store" || where == "rigctl get") {
+				continue // it is no Secret there, as docs/resources.md says
+			}
 			if strings.Contains(text, secret) {
 				t.Errorf("%s shows %q", where, secret)
 			}
@@ -290,4 +302,28 @@ func TestNothingSecretIsShown(t *testing.T) {
 			t.Errorf("%s is empty", where)
 		}
 	}
+}
+
+// stored is everything in the files of a store.
+func stored(t *testing.T, dir string) string {
+	t.Helper()
+	var all strings.Builder
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // etcd renamed it meanwhile
+		}
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		all.Write(b)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return all.String()
 }

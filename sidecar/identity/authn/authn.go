@@ -67,7 +67,9 @@ func New(o Options) *Authenticators {
 
 // Forget removes a binding's counts, when the binding is gone.
 func (a *Authenticators) Forget(binding string) {
-	a.counts.DeletePartialMatch(prometheus.Labels{"binding": binding})
+	if a != nil {
+		a.counts.DeletePartialMatch(prometheus.Labels{"binding": binding})
+	}
 }
 
 // Spec is what an Authenticator is made of. Everything has been validated.
@@ -103,8 +105,12 @@ type keyProvider struct {
 	header string // canonical
 }
 
-// Compile makes a binding's Authenticator. The error is of what its Identity names outside of itself, as a caFile.
+// Compile makes a binding's Authenticator. The error is of what its Identity names outside of itself, as a caFile; nil
+// Authenticators make none.
 func (a *Authenticators) Compile(s Spec) (*Authenticator, error) {
+	if a == nil {
+		return nil, errors.New("this sidecar asks nobody who they are")
+	}
 	out := &Authenticator{
 		o: a.o, spec: s, revoked: jwt.NewRevocations(s.Identity.GetRevoked()),
 		seldom: rate.NewLimiter(rate.Every(time.Second), 5), ready: time.Now().Add(validTimeout),
@@ -166,6 +172,9 @@ func (a *Authenticator) Authenticate(ctx context.Context, h http.Header, query s
 	}
 	who, refused := a.judge(ctx, c, state)
 	if refused != nil {
+		if c.bearer != "" && !isToken68(c.bearer) { // looked at only here: a credential that is known has its form
+			refused = a.noBearer()
+		}
 		a.counts.refused(a.judgeOf(c, state), refused.Reason)
 		return nil, refused
 	}

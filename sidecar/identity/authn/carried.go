@@ -13,6 +13,7 @@ import (
 // carried is the one credential of a request. Without either there is none.
 type carried struct {
 	key, token string
+	bearer     string // the one of the two that came in Authorization, which is not held to its form yet
 }
 
 // carried finds a request's credential. More than one, or one in a place where it does not belong, is refused with 400
@@ -49,13 +50,17 @@ func (a *Authenticator) authorization(value string) (c carried, refused *identit
 		return c, a.challenges.invalid("scheme", "Authorization is of another scheme than Bearer")
 	}
 	text = strings.TrimLeft(text, " ")
-	if text == "" || !isToken68(text) {
-		return c, a.challenges.malformed("malformed", "Authorization has no bearer token")
+	if text == "" {
+		return c, a.noBearer()
 	}
 	if strings.HasPrefix(text, apikey.Prefix) {
-		return carried{key: text}, nil
+		return carried{key: text, bearer: text}, nil
 	}
-	return carried{token: text}, nil
+	return carried{token: text, bearer: text}, nil
+}
+
+func (a *Authenticator) noBearer() *identity.Refusal {
+	return a.challenges.malformed("malformed", "Authorization has no bearer token")
 }
 
 // isToken68 reports whether a text is what a bearer token may be (RFC 6750, section 2.1).

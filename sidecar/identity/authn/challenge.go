@@ -77,9 +77,12 @@ func newChallenges(s Spec) challenges {
 	return c
 }
 
+// escaped makes a text the inside of a quoted-string (RFC 9110, section 5.6.4).
+var escaped = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
 // parameter is one of a challenge (RFC 9110, section 11.2), with ", " before it.
 func parameter(name, value string) string {
-	return `, ` + name + `="` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(value) + `"`
+	return `, ` + name + `="` + escaped.Replace(value) + `"`
 }
 
 // bearer is a challenge of these parameters. One without any needs a realm (RFC 6750, section 3).
