@@ -205,3 +205,27 @@ func randomClient(t *testing.T, c *client, steps []time.Duration, impatient bool
 		}
 	}
 }
+
+// Who has no credential for a member keeps nobody else's list old, however often it asks.
+func TestACallerWithoutACredentialKeepsNoListFromOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := "one"
+		p := newPeer().on(mcp.MethodToolsList, func(_ context.Context, c *upstream.Call) (*upstream.Answer, error) {
+			if c.Principal == "nobody" {
+				return nil, &upstream.Error{Kind: upstream.NoCredential, Upstream: "m0", Detail: "has nothing to present"}
+			}
+			return result(c, page(tools, named(tools, "m0", release), forAll)), nil
+		})
+		s := federation(t, "", p)
+		nobody, ann := newClient(t, s).as("nobody"), newClient(t, s).as("ann")
+		wantList(t, "ann", ann.list(tools, "").keys, "one")
+		release = "two"
+		time.Sleep(61 * time.Second) // the list is old
+		for range 10 {
+			wantList(t, "nobody", nobody.list(tools, "").keys, "one")
+		}
+		time.Sleep(patience) // for which an old list counts as one that is looked for
+		wantList(t, "ann", ann.list(tools, "").keys, "two")
+		shut(t, s)
+	})
+}

@@ -103,7 +103,7 @@ func (i *Issuers) Verifier(s Spec) (*Verifier, error) {
 		audiences = s.Audiences
 	}
 	switch {
-	case p.GetIssuer() == "" || p.GetRefresh().AsDuration() <= 0 || p.GetStale().AsDuration() <= 0 || p.GetClaims() == nil:
+	case p.GetIssuer() == "" || p.GetRefresh().AsDuration() <= 0 || p.GetClaims() == nil || len(p.GetAlgorithms()) == 0:
 		return nil, fmt.Errorf("provider %q: its defaults are not filled in", s.Name)
 	case len(audiences) == 0:
 		return nil, fmt.Errorf("provider %q: no audiences", s.Name)
