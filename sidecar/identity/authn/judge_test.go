@@ -256,6 +256,18 @@ func TestStreamsOfAnIssuerThatIsDownAreJudgedSoon(t *testing.T) {
 	}
 }
 
+// What is known of one sort of credential is not taken for another: a certificate, which is no secret, is no key.
+func TestTheBytesOfACertificateAreNoKey(t *testing.T) {
+	h := newHouse(t, io.Discard)
+	a := h.compile(t)
+	state := h.mesh.state(h.mesh.issue("spiffe://example/agents/a"))
+	let(t, a, header(), state)
+	der := string(state.PeerCertificates[0].Raw)
+	if who, refused := a.Authenticate(t.Context(), header("X-Api-Key", der), "", nil); refused == nil {
+		t.Errorf("let in as %s", who)
+	}
+}
+
 // A certificate is what the handshake has verified.
 func TestACertificateComesByARealHandshake(t *testing.T) {
 	h := newHouse(t, io.Discard)
