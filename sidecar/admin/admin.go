@@ -145,11 +145,32 @@ func dump(c *config.Config) map[string]any {
 	for _, b := range c.Bindings {
 		resources = append(resources, entry(b))
 	}
+	for _, p := range c.Policies {
+		resources = append(resources, entry(p))
+	}
+	for _, t := range c.Tenants {
+		resources = append(resources, entry(t))
+	}
+	for _, k := range c.Keys {
+		resources = append(resources, entry(k))
+	}
+	for _, s := range c.Secrets {
+		resources = append(resources, entry(emptied(s)))
+	}
 	return map[string]any{"generation": c.Generation, "resources": resources}
 }
 
 func entry(o resource.Object) map[string]any {
 	return map[string]any{"kind": resource.KindOf(o), "name": o.GetName(), "spec": resource.Encode(o).AsMap()}
+}
+
+// emptied is a Secret with its keys only.
+func emptied(s *outriggerv1.Secret) *outriggerv1.Secret {
+	s = proto.CloneOf(s)
+	for key := range s.GetValues() {
+		s.Values[key] = ""
+	}
+	return s
 }
 
 // masked is u without what may be secret in it.

@@ -160,6 +160,10 @@ func TestTheDumpShowsWhatRunsWithoutWhatIsSecret(t *testing.T) {
 				Command: []string{"server"}, Env: map[string]string{"TOKEN": secret}}}},
 		},
 		Bindings: []*outriggerv1.Binding{{Name: "main", Path: "/mcp", Selector: &outriggerv1.Selector{}}},
+		Policies: []*outriggerv1.Policy{{Name: "rules", Rules: []*outriggerv1.Rule{{Action: outriggerv1.Action_ACTION_ALLOW}}}},
+		Tenants:  []*outriggerv1.Tenant{{Name: "acme"}},
+		Keys:     []*outriggerv1.Key{{Name: "ci", Hash: "00"}},
+		Secrets:  []*outriggerv1.Secret{{Name: "vault", Values: map[string]string{"password": secret}}},
 	}
 	o := options()
 	o.Running = func() *config.Config { return running }
@@ -169,10 +173,14 @@ func TestTheDumpShowsWhatRunsWithoutWhatIsSecret(t *testing.T) {
 	if strings.Contains(body, secret) {
 		t.Errorf("the secret is shown:\n%s", body)
 	}
-	for _, want := range []string{`"g1"`, `"web"`, `"OUTRIGGER_CREDENTIAL_X"`, `"TOKEN": "***"`, `"sidecar.yaml"`, `"kind": "Binding"`, "user"} {
+	for _, want := range []string{`"g1"`, `"web"`, `"OUTRIGGER_CREDENTIAL_X"`, `"TOKEN": "***"`, `"sidecar.yaml"`, `"kind": "Binding"`, "user",
+		`"rules"`, `"acme"`, `"ci"`, `"vault"`, `"password": ""`} {
 		if !strings.Contains(body, want) {
 			t.Errorf("%s is missing in\n%s", want, body)
 		}
+	}
+	if got := running.Secrets[0].GetValues()["password"]; got != secret {
+		t.Errorf("the running Secret was changed: %q", got)
 	}
 	if got := running.Upstreams[2].GetStdio().Env["TOKEN"]; got != secret {
 		t.Errorf("the running configuration was changed: %q", got)

@@ -92,6 +92,7 @@ func (p *Proxy) guardAll(c *config.Config, old, next *table) (refused []config.R
 type guards struct {
 	p                 *Proxy
 	c                 *config.Config
+	policies          []*outriggerv1.Policy // with their defaults
 	keys              *apikey.Index
 	tenants           *tenant.Index
 	ofKeys, ofTenants [sha256.Size]byte
@@ -100,6 +101,9 @@ type guards struct {
 
 func (p *Proxy) newGuards(c *config.Config) (*guards, error) {
 	g := &guards{p: p, c: c}
+	for _, one := range c.Policies {
+		g.policies = append(g.policies, resource.WithDefaults(one))
+	}
 	if !asksCallers(c.Policies) { // most configurations of thousands of keys have no use for the others' parts
 		return g, nil
 	}
@@ -174,7 +178,7 @@ func closedGuard(reason string) *guard { return &guard{closed: reason} }
 
 // policiesFor are those that have a say at a binding.
 func (g *guards) policiesFor(b *outriggerv1.Binding) (of []*outriggerv1.Policy) {
-	for _, p := range g.c.Policies {
+	for _, p := range g.policies {
 		if resource.Targets(p, b.GetName()) {
 			of = append(of, p)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
 	"github.com/outrigger-mesh/outrigger/sidecar/identity/apikey"
 	"github.com/outrigger-mesh/outrigger/sidecar/identity/authn"
+	"github.com/outrigger-mesh/outrigger/sidecar/identity/jwt"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -628,6 +629,25 @@ func TestWhatBeganBeforeAnybodyWasAskedEnds(t *testing.T) {
 	}
 	if p := r.do(http.MethodPost, c.as("a", session), toolCall("1", "x", "{}")); p.status != http.StatusNotFound {
 		t.Errorf("a session of before: %d, want 404", p.status)
+	}
+}
+
+// A configuration holds a Policy as it was written.
+func TestATokensProviderNeedsNoMoreThanItsIssuer(t *testing.T) {
+	issuers := jwt.New(jwt.Options{})
+	t.Cleanup(func() {
+		if err := issuers.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	c := newCallers(map[string]string{"ci": "scopes: []"})
+	r := newRigWith(t, func(o *Options) { o.Callers = authn.New(authn.Options{Issuers: issuers}) }, newLibrary())
+	both := strings.Replace(keyed, "keys: {}}", "keys: {}}, {name: staff, jwt: {issuer: 'http://127.0.0.1:1', audiences: [desk]}}", 1)
+	if refused := r.apply(policed(t, both+c.yaml.String())); len(refused) > 0 {
+		t.Fatalf("refused: %v", refused)
+	}
+	if m := r.do(http.MethodPost, c.as("ci", modern("tools/call", "x")), modernCall("1", "x", "{}")).rpc(t); m.Error != nil {
+		t.Errorf("with a key: %s", m.Error.Message)
 	}
 }
 

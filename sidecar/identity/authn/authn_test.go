@@ -133,8 +133,12 @@ func TestChallengesAreAsMCPHasThem(t *testing.T) {
 	a := w.compile(t, &outriggerv1.Identity{Providers: []*outriggerv1.Provider{keysProvider}, Scopes: []string{"read", "write"},
 		AuthorizationServers: []string{"https://idp.example"}})
 	_, none := a.Authenticate(t.Context(), header(), "", nil)
+	_, scheme := a.Authenticate(t.Context(), header("Authorization", "Basic dTpw"), "", nil)
 	_, bad := a.Authenticate(t.Context(), header("X-Api-Key", apikey.New()), "", nil)
 	_, malformed := a.Authenticate(t.Context(), header("Authorization", "Bearer"), "", nil)
+	if scheme.Challenge != none.Challenge {
+		t.Errorf("another scheme: %s, want no error, as for no credential: %s", scheme.Challenge, none.Challenge)
+	}
 	for got, want := range map[string]string{
 		none.Challenge:      `Bearer ` + metadataParameter + `, scope="read write"`,
 		bad.Challenge:       `Bearer error="invalid_token", error_description="the key is not known", ` + metadataParameter + `, scope="read write"`,

@@ -47,7 +47,7 @@ func (a *Authenticator) carried(h http.Header, query string) (c carried, refused
 func (a *Authenticator) authorization(value string) (c carried, refused *identity.Refusal) {
 	scheme, text, _ := strings.Cut(value, " ")
 	if !strings.EqualFold(scheme, "Bearer") {
-		return c, a.challenges.invalid("scheme", "Authorization is of another scheme than Bearer")
+		return c, a.challenges.scheme
 	}
 	text = strings.TrimLeft(text, " ")
 	if text == "" {

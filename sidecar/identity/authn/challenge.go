@@ -62,6 +62,7 @@ type challenges struct {
 	metadata string // the parameter, with ", " before it; or empty
 	scopes   string // likewise
 	missing  *identity.Refusal
+	scheme   *identity.Refusal
 }
 
 func newChallenges(s Spec) challenges {
@@ -72,8 +73,11 @@ func newChallenges(s Spec) challenges {
 	if scopes := s.Identity.GetScopes(); len(scopes) > 0 {
 		c.scopes = parameter("scope", strings.Join(scopes, " "))
 	}
+	// Who knows of no bearer tokens is told of no error (RFC 6750, section 3.1).
 	c.missing = &identity.Refusal{Status: http.StatusUnauthorized, Challenge: bearer(c.metadata + c.scopes), Reason: "no_credential",
 		Message: "a credential is required"}
+	c.scheme = &identity.Refusal{Status: http.StatusUnauthorized, Challenge: c.missing.Challenge, Reason: "scheme",
+		Message: "Authorization is of another scheme than Bearer"}
 	return c
 }
 
