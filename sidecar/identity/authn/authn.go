@@ -93,11 +93,13 @@ type Authenticator struct {
 
 	metadata   []byte
 	challenges challenges
-	byDigest   memory[[sha256.Size]byte] // of keys and certificates
-	byJWT      memory[*jwt.Token]
-	counts     counts
-	seldom     *rate.Limiter // of lines about callers that have no tenant to be in
-	ready      time.Time     // until when keys of issuers are waited for, for callers that were let in before
+	known      struct {
+		keys, certs memory[[sha256.Size]byte] // apart: a certificate is no secret, so what has its bytes proves nothing
+		tokens      memory[*jwt.Token]
+	}
+	counts counts
+	seldom *rate.Limiter // of lines about callers that have no tenant to be in
+	ready  time.Time     // until when keys of issuers are waited for, for callers that were let in before
 }
 
 type keyProvider struct {

@@ -36,7 +36,7 @@ func (a *Authenticator) byKey(key string) (*identity.Principal, *identity.Refusa
 		return nil, a.challenges.invalid("key_unknown", "this endpoint takes no keys")
 	}
 	digest := sha256.Sum256(bytesOf(key))
-	who := a.byDigest.get(digest)
+	who := a.known.keys.get(digest)
 	if who == nil {
 		k, refused := a.keyOf(key)
 		if refused != nil {
@@ -45,7 +45,7 @@ func (a *Authenticator) byKey(key string) (*identity.Principal, *identity.Refusa
 		if who, refused = a.admit(apikey.Principal(k, a.keys.name), k.GetTenant()); refused != nil {
 			return nil, refused
 		}
-		who = a.byDigest.put(digest, who)
+		who = a.known.keys.put(digest, who)
 	}
 	if expired(who, a.o.Now()) {
 		return nil, a.challenges.invalid("expired", "the key has expired")
@@ -80,14 +80,14 @@ func (a *Authenticator) byToken(ctx context.Context, token string) (*identity.Pr
 	if err != nil {
 		return nil, a.badToken(err)
 	}
-	if who := a.byJWT.get(t); who != nil {
+	if who := a.known.tokens.get(t); who != nil {
 		return who, nil
 	}
 	who, refused := a.admit(t.Principal, t.TenantClaim)
 	if refused != nil {
 		return nil, refused
 	}
-	return a.byJWT.put(t, who), nil
+	return a.known.tokens.put(t, who), nil
 }
 
 func (a *Authenticator) badToken(err error) *identity.Refusal {
@@ -105,7 +105,7 @@ func (a *Authenticator) byCertificate(state *tls.ConnectionState) (*identity.Pri
 	}
 	now := a.o.Now()
 	digest := sha256.Sum256(state.PeerCertificates[0].Raw)
-	if who := a.byDigest.get(digest); who != nil {
+	if who := a.known.certs.get(digest); who != nil {
 		if expired(who, now) {
 			return nil, a.badCertificate(certificate.ErrExpired)
 		}
@@ -119,7 +119,7 @@ func (a *Authenticator) byCertificate(state *tls.ConnectionState) (*identity.Pri
 	if refused != nil {
 		return nil, refused
 	}
-	return a.byDigest.put(digest, who), nil
+	return a.known.certs.put(digest, who), nil
 }
 
 func (a *Authenticator) badCertificate(err error) *identity.Refusal {
