@@ -3,6 +3,7 @@ package credential_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"log/slog"
@@ -37,7 +38,8 @@ type issuer struct {
 
 	mu     sync.Mutex // guards below
 	given  []string
-	itself bool // it gives the sidecar tokens for itself
+	itself bool   // it gives the sidecar tokens for itself
+	no     string // what it answers in place of a token; empty: it gives one
 }
 
 func newIssuer(t testing.TB) *issuer {
@@ -55,18 +57,35 @@ func (i *issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
+	no := i.no
 	if subject == "" && !i.itself {
+		no = `{"error":"unauthorized_client"}`
+	}
+	if no != "" {
 		w.WriteHeader(400)
-		io.WriteString(w, `{"error":"unauthorized_client"}`)
+		io.WriteString(w, no)
 		return
 	}
 	if subject == "" {
 		subject = "itself"
 	}
 	// A token says for whom it is without being what the caller showed.
-	token := fmt.Sprintf("given-%d-%s", len(i.given)+1, strings.TrimPrefix(subject, "planted-"))
+	name, ok := strings.CutPrefix(subject, "planted-")
+	if !ok && subject != "itself" {
+		name = fmt.Sprintf("%x", sha256.Sum256([]byte(subject)))
+	} else if !ok {
+		name = subject
+	}
+	token := fmt.Sprintf("given-%d-%s", len(i.given)+1, name)
 	i.given = append(i.given, token)
 	fmt.Fprintf(w, `{"access_token":%q,"token_type":"Bearer","expires_in":3600,"issued_token_type":"urn:ietf:params:oauth:token-type:access_token"}`, token)
+}
+
+// refuse makes it answer 400 with a body.
+func (i *issuer) refuse(body string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.no = body
 }
 
 func (i *issuer) count() int {

@@ -148,6 +148,7 @@ func (t *tokens) fly(s *slot, f *flight) {
 	defer stop()
 	began := t.sources.now()
 	g, failed := t.ask(ctx, s.subject)
+	t.count(failed)
 	now := t.sources.now()
 	if failed != nil && failed.answered && t.endpoint.exchanges && s == &t.own {
 		g, failed = noneForSelf(failed), nil
@@ -185,9 +186,8 @@ func (t *tokens) ask(ctx context.Context, subject string) (grant, *failure) {
 	return t.endpoint.ask(ctx, subject)
 }
 
-// note counts an outcome, and remembers what would be the same for all. The log has the first of failures in a row; calls
-// that suffer of them have their own lines.
-func (t *tokens) note(failed *failure, now time.Duration) {
+// count counts an outcome.
+func (t *tokens) count(failed *failure) {
 	outcome := "ok"
 	switch {
 	case failed != nil && failed.refused:
@@ -196,6 +196,11 @@ func (t *tokens) note(failed *failure, now time.Duration) {
 		outcome = "failed"
 	}
 	t.sources.asked.WithLabelValues(outcome).Inc()
+}
+
+// note remembers what would be the same for all. The log has the first of failures in a row; calls that suffer of them have
+// their own lines.
+func (t *tokens) note(failed *failure, now time.Duration) {
 	t.mu.Lock()
 	before := t.failure
 	t.failure = nil

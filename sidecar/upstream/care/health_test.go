@@ -44,6 +44,7 @@ func TestOnlyFaultsOfTheEndpointOpenTheBreaker(t *testing.T) {
 		{"the other wire", fault(upstream.WrongEra), false},
 		{"a session gone", fault(upstream.SessionGone), false},
 		{"a bound of ours", fault(upstream.Overloaded), false},
+		{"no credential to present", fault(upstream.NoCredential), false},
 	}
 	for _, tt := range tests {
 		f := newFake(tt.fail)

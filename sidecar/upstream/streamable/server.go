@@ -7,8 +7,8 @@
 // HTTP than net/http does and reads nothing differently.
 //
 // A request is never sent twice once the server may have seen a byte of it, except after a 404 that says that a session
-// is gone. A session that broke off in the middle of an event stream is resumed by event id; a broken connection is not a
-// dead session.
+// is gone, or a 401 with a challenge where there is another token to present. A session that broke off in the middle of
+// an event stream is resumed by event id; a broken connection is not a dead session.
 //
 // A Server is safe for concurrent use. Its goroutines are bounded tasks (probes, re-openings, cancellations) that Close
 // waits for. Not here: what a client sees of a failure, or which client may call (package proxy).
