@@ -32,6 +32,7 @@ const maxHolders = 256
 type Client struct {
 	// credentials are for a connection to the sidecar with a node id. They fail while there is no identity.
 	credentials func(nodeID string) (credentials.TransportCredentials, error)
+	deleted     *Revoked
 
 	mu      sync.Mutex // guards below
 	holders map[tolegacy.Holder]*link
@@ -45,9 +46,10 @@ type link struct {
 	used  time.Time // when the last of them ended
 }
 
-// NewClient makes a Client. credentials give those for a connection to the sidecar with a node id.
-func NewClient(credentials func(nodeID string) (credentials.TransportCredentials, error)) *Client {
-	return &Client{credentials: credentials, holders: make(map[tolegacy.Holder]*link)}
+// NewClient makes a Client. credentials give those for a connection to the sidecar with a node id; sidecars that were
+// deleted are not asked.
+func NewClient(credentials func(nodeID string) (credentials.TransportCredentials, error), deleted *Revoked) *Client {
+	return &Client{credentials: credentials, deleted: deleted, holders: make(map[tolegacy.Holder]*link)}
 }
 
 // Close ends every connection, and with them what is under way.
@@ -174,7 +176,7 @@ func (c *Client) dial(h tolegacy.Holder) (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return grpc.NewClient("passthrough:///"+h.Address, grpc.WithTransportCredentials(creds), grpc.WithIdleTimeout(5*time.Minute),
+	return grpc.NewClient("passthrough:///"+h.Address, grpc.WithTransportCredentials(c.deleted.guard(creds)), grpc.WithIdleTimeout(5*time.Minute),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxRequest)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: takeTime}),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}))

@@ -121,7 +121,7 @@ func TestFewRequestsOfOneSidecarAreReadAtATime(t *testing.T) {
 }
 
 func TestTheConnectionThatWasNotUsedForLongestMakesRoom(t *testing.T) {
-	c := NewClient(func(string) (credentials.TransportCredentials, error) { return insecure.NewCredentials(), nil })
+	c := NewClient(func(string) (credentials.TransportCredentials, error) { return insecure.NewCredentials(), nil }, nil)
 	defer c.Close()
 	holder := func(i int) tolegacy.Holder {
 		return tolegacy.Holder{ID: fmt.Sprint(i), Address: fmt.Sprint("127.0.0.1:", i+1)}

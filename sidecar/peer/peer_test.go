@@ -79,18 +79,26 @@ func (f *fleet) join(nodeID string) *config.Identity {
 
 // holder serves r as a sidecar and returns how others name it.
 func (f *fleet) holder(id *config.Identity, r Resumer) tolegacy.Holder {
+	return f.holderThatKnows(nil, id, r)
+}
+
+// holderThatKnows is a holder that was told of deleted sidecars.
+func (f *fleet) holderThatKnows(deleted *Revoked, id *config.Identity, r Resumer) tolegacy.Holder {
 	l := listen(f.t)
-	g := NewServer(r, credentials.NewTLS(id.PeerServerTLS()), slog.New(slog.DiscardHandler))
+	g := NewServer(r, credentials.NewTLS(id.PeerServerTLS()), deleted, slog.New(slog.DiscardHandler))
 	go g.Serve(l)
 	f.t.Cleanup(g.Stop)
 	return tolegacy.Holder{ID: id.NodeID(), Address: l.Addr().String()}
 }
 
 // client is what a sidecar reaches others with.
-func (f *fleet) client(id *config.Identity) *Client {
+func (f *fleet) client(id *config.Identity) *Client { return f.clientThatKnows(nil, id) }
+
+// clientThatKnows likewise.
+func (f *fleet) clientThatKnows(deleted *Revoked, id *config.Identity) *Client {
 	c := NewClient(func(nodeID string) (credentials.TransportCredentials, error) {
 		return credentials.NewTLS(id.PeerClientTLS(nodeID)), nil
-	})
+	}, deleted)
 	f.t.Cleanup(c.Close)
 	return c
 }
@@ -251,7 +259,7 @@ func TestAHolderThatIsBackIsFoundAtOnce(t *testing.T) {
 	}
 	g := NewServer(resumer(func(context.Context, *outriggerv1.ResumeRequest) (*upstream.Answer, error) {
 		return &upstream.Answer{Status: 200, Events: &script{nil, io.EOF, make(chan struct{})}}, nil
-	}), credentials.NewTLS(id.PeerServerTLS()), slog.New(slog.DiscardHandler))
+	}), credentials.NewTLS(id.PeerServerTLS()), nil, slog.New(slog.DiscardHandler))
 	go g.Serve(l)
 	t.Cleanup(g.Stop)
 	if err := first(t.Context(), c, h, &outriggerv1.ResumeRequest{}); !errors.Is(err, io.EOF) {

@@ -2,7 +2,8 @@
 // by the one that holds its call (outrigger.v1.PeerService).
 //
 // They speak gRPC over mutual TLS with the certificates that the control plane gave them; each is known by the node id
-// in it, and a state that names a holder is handed to that node alone. Not here: what is held, and who may go on with it
+// in it, and a state that names a holder is handed to that node alone. One that was deleted at the control plane is neither
+// answered nor asked (Revoked). Not here: what is held, and who may go on with it
 // (package tolegacy).
 package peer
 
@@ -46,10 +47,11 @@ type service struct {
 	log     *slog.Logger
 }
 
-// NewServer makes the server of other sidecars' requests, who are known by creds. It is for a listener that Limit made.
-func NewServer(r Resumer, creds credentials.TransportCredentials, log *slog.Logger) *grpc.Server {
+// NewServer makes the server of other sidecars' requests, who are known by creds and are none of those that were deleted.
+// It is for a listener that Limit made.
+func NewServer(r Resumer, creds credentials.TransportCredentials, deleted *Revoked, log *slog.Logger) *grpc.Server {
 	s := grpc.NewServer(
-		grpc.Creds(creds), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxMessage), grpc.ConnectionTimeout(connectTime),
+		grpc.Creds(deleted.guard(creds)), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxMessage), grpc.ConnectionTimeout(connectTime),
 		grpc.MaxConcurrentStreams(2*maxCalls), grpc.MaxHeaderListSize(16<<10), grpc.StreamInterceptor(newQuota().intercept),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 10 * time.Minute, Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),

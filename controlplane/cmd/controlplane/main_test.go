@@ -162,8 +162,24 @@ func (p *process) get(path string) (int, string) {
 type target struct {
 	refuse string // a binding's name
 
-	mu   sync.Mutex // guards below
-	runs []string
+	mu      sync.Mutex // guards below
+	runs    []string
+	deleted []string // node ids of other sidecars
+}
+
+func (tg *target) revoked(all []*outriggerv1.Revocation) {
+	tg.mu.Lock()
+	defer tg.mu.Unlock()
+	tg.deleted = nil
+	for _, r := range all {
+		tg.deleted = append(tg.deleted, r.NodeId)
+	}
+}
+
+func (tg *target) gone() []string {
+	tg.mu.Lock()
+	defer tg.mu.Unlock()
+	return slices.Clone(tg.deleted)
 }
 
 func (tg *target) Check(resource.Object) error { return nil }
@@ -201,7 +217,7 @@ func (p *process) sidecar(nodeID, token string, tg *target) *config.XDS {
 		p.t.Fatal(err)
 	}
 	return p.follow(config.XDSOptions{
-		NodeID: nodeID, Version: "v1.2.3", StateDir: dir, Target: tg,
+		NodeID: nodeID, Version: "v1.2.3", StateDir: dir, Target: tg, Revoked: tg.revoked,
 		Credentials: func() credentials.TransportCredentials { return id.Credentials() },
 	})
 }
