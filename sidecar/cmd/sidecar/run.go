@@ -55,7 +55,7 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 		Log: log, Metrics: telemetry.NewMetrics(reg, buildVersion()), Access: access,
 		Dial: dialer.Dial, Outside: dialer.Outside, Federate: dialer.Federate, Lone: dialer.Lone, Via: dialer.Via,
 	})
-	reg.MustRegister(p.Upstreams())
+	reg.MustRegister(p.Upstreams(), telemetry.Budgets{"answers": dialer.Answers, "lists": dialer.Lists})
 	src, err := newSource(o, p, k, reg, log)
 	if err != nil {
 		return err

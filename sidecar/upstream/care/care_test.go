@@ -354,7 +354,7 @@ func TestASnapshotNamesEndpointsWithoutTheirSecrets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := "{1 0 [{a.example/mcp true} {b.example:8443/x true} {2 true}]}"
+		want := "{1 0 [{a.example/mcp true} {b.example:8443/x true} {2 true}] {0 0 0}}"
 		if got := fmt.Sprint(s.Snapshot()); got != want {
 			t.Errorf("snapshot %s, want %s", got, want)
 		}
