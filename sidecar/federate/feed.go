@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/background"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -112,7 +113,7 @@ func (f *feed) run(ctx context.Context) {
 			again = true
 			return err
 		})
-		await(ctx, nil, askAgain)
+		background.Await(ctx, nil, askAgain)
 	}
 }
 
@@ -126,7 +127,7 @@ func redial(ctx context.Context, f func() error) {
 		if time.Since(began) > mostRedial {
 			failures = 0
 		}
-		await(ctx, nil, rand.N(min(mostRedial, leastRedial<<min(failures, 10))))
+		background.Await(ctx, nil, rand.N(min(mostRedial, leastRedial<<min(failures, 10))))
 	}
 }
 
