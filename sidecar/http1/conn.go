@@ -46,13 +46,13 @@ var (
 // conn is one connection from its first byte to its end, or until it is handed over.
 type conn struct {
 	// Set by newConn, never changed.
-	s        *Server
-	nc       net.Conn
-	raw      syscall.RawConn
-	id       uint64 // unique in the server's life
-	local    net.Addr
-	template *http.Request // what all its requests have in common
-	rd, wd   deadline
+	s      *Server
+	nc     net.Conn
+	raw    syscall.RawConn
+	id     uint64 // unique in the server's life
+	local  net.Addr
+	remote string
+	rd, wd deadline
 
 	// Owned by serve.
 	in      []byte // in[r:w] was read and is not used yet; nil while an answer streams
@@ -84,13 +84,9 @@ func rawConn(nc net.Conn) (syscall.RawConn, bool) {
 
 func newConn(s *Server, nc net.Conn, raw syscall.RawConn) *conn {
 	c := &conn{
-		s: s, nc: nc, raw: raw, id: s.lastID.Add(1), local: nc.LocalAddr(), now: time.Now(),
+		s: s, nc: nc, raw: raw, id: s.lastID.Add(1), local: nc.LocalAddr(), remote: nc.RemoteAddr().String(), now: time.Now(),
 		head: knownHead{header: make(http.Header)}, answer: make(http.Header),
-		template: &http.Request{
-			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: nc.RemoteAddr().String(),
-		},
 	}
-	c.template.Header = c.head.header
 	c.turns = c.turn
 	c.rd.set, c.rd.def = nc.SetReadDeadline, s.IdleTimeout
 	c.wd.set, c.wd.def = nc.SetWriteDeadline, writeTimeout

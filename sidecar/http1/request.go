@@ -17,6 +17,9 @@ type call struct {
 	w    response
 }
 
+// plainRequest is what all requests have in common.
+var plainRequest = &http.Request{Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+
 // serveRequest runs the handler for the request whose head was taken and ends its answer. It reports whether the
 // connection can carry another.
 //
@@ -29,9 +32,10 @@ func (c *conn) serveRequest() (keep bool) {
 	x.body = body{c: c, left: c.head.length}
 	x.w = response{c: c, body: &x.body, header: c.answer, declared: -1}
 
-	r := c.template.WithContext(&x.ctx)
+	r := plainRequest.WithContext(&x.ctx)
 	r.Method, r.Host, r.URL = c.head.method, c.head.host, &x.url
 	r.RequestURI, r.ContentLength = c.head.path, c.head.length
+	r.Header, r.RemoteAddr = c.head.header, c.remote
 	r.Body = http.NoBody
 	if x.body.left > 0 {
 		r.Body = &x.body
