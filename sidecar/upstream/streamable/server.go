@@ -167,12 +167,15 @@ func (s *Server) refused(x *exchange, m *mcp.Message) (*upstream.Answer, error) 
 
 // callEvents are a stateless call's events. A subscription lives as long as both sides like.
 func (s *Server) callEvents(x *exchange, m *mcp.Message) upstream.EventStream {
+	if m.Method == mcp.MethodListen {
+		s := &listened{events{stateless: true}}
+		s.begin(x)
+		x.conn.limitNow(time.Time{})
+		s.reader.Rest(x.await, x.buffered)
+		return s
+	}
 	e := &events{stateless: true}
 	e.begin(x)
-	if m.Method == mcp.MethodListen {
-		x.conn.limitNow(time.Time{})
-		e.reader.Rest(x.await)
-	}
 	return e
 }
 
