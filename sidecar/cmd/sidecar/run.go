@@ -199,7 +199,7 @@ func mcpServer(p *proxy.Proxy, tlsConfig *tls.Config, log *slog.Logger) server {
 	if tlsConfig != nil {
 		return proxy.TLSServer{Server: carrier, MaxConns: http1.DefaultMaxConns}
 	}
-	return http1.New(p, carrier, http1.Options{Log: log, Lasts: proxy.MayLast})
+	return http1.New(p, carrier, http1.Options{Log: log})
 }
 
 func adminServer(o *options, p *proxy.Proxy, reg *prometheus.Registry, src source) *http.Server {
