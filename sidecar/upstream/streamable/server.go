@@ -136,8 +136,12 @@ var notCredentials = []string{
 	"Upgrade", "Trailer", mcp.HeaderLastEventID,
 }
 
-// Call sends one stateless request or notification.
+// Call sends one stateless request or notification. A cancellation goes no further: its id could be that of another
+// client's request, and the end of a stream is what cancels (2026-07-28, basic/transports/streamable-http, Cancellation).
 func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
+	if c.Message.Kind == mcp.Notification && c.Message.Method == mcp.NotificationCancelled {
+		return &upstream.Answer{Status: http.StatusAccepted}, nil
+	}
 	r := request{
 		method: http.MethodPost, body: c.Message.Raw, relay: c.Header, timeout: s.timeouts.Call,
 		id: idOf(c.Message),

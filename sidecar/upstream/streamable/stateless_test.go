@@ -215,10 +215,23 @@ func TestANotificationIsAcceptedHoweverTheServerPutsIt(t *testing.T) {
 	} {
 		p := newPeer(t, always(answer))
 		s := newServer(t, p.url)
-		a, err := s.Call(testContext(t), call(t, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`))
+		a, err := s.Call(testContext(t), call(t, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1}}`))
 		if err != nil || a.Body != nil || a.Events != nil {
 			t.Errorf("%q: answer %+v, error %v; want an answer with nothing in it", answer, a, err)
 		}
+	}
+}
+
+// A server that took it at its word would cancel whoever's request has that id.
+func TestACancellationByIDGoesToNoStatelessServer(t *testing.T) {
+	p := newPeer(t, always("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"))
+	s := newServer(t, p.url)
+	a, err := s.Call(testContext(t), call(t, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`))
+	if err != nil || a.Status != 202 || a.Body != nil || a.Events != nil {
+		t.Errorf("answer %+v, error %v; want 202 with nothing in it", a, err)
+	}
+	if n := p.conns.Load(); n != 0 {
+		t.Errorf("the server was told, on %d connections", n)
 	}
 }
 

@@ -47,11 +47,11 @@ function eq(got, want, what) {
   if (!isDeepStrictEqual(got, want)) throw new Error(`${what}: got ${JSON.stringify(got)}, want ${JSON.stringify(want)}`);
 }
 
-/** Runs do until is() is true; what is to be heard may be said before a stream is open. */
+/** Runs again, now and then, until is() is true: what is to be heard may be said before a stream is open. */
 async function until(what, is, again = () => {}) {
   const end = Date.now() + LIMIT * 0.8;
   for (let i = 0; !is(); i++) {
-    if (Date.now() > end) throw new Error(`timed out waiting for ${what}`);
+    if (Date.now() > end) throw new Error(`timed out waiting for ${typeof what === 'function' ? what() : what}`);
     if (i % 20 === 0) await again();
     await new Promise((r) => setTimeout(r, 10));
   }
@@ -131,7 +131,7 @@ export const checks = {
   async progress(c) {
     const want = [1, 2, 3, 4].map((i) => `step ${i} ✓`);
     let got;
-    await until(`reports of 4 steps, not ${got}`, () => isDeepStrictEqual(got, want), async () => {
+    await until(() => `reports of 4 steps, got ${got}`, () => isDeepStrictEqual(got, want), async () => {
       c.wire.text = '';
       eq(text(await c.call('steps', {}, { onprogress: () => {} })), 'done', 'answer');
       const token = /"progressToken":[^,}]+/.exec(c.wire.sent)[0];

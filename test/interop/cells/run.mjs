@@ -1,8 +1,8 @@
 // Clients and servers made with four SDKs, each of one era alone, every client at every server:
 //   PROXY='./sidecar.sh {UPSTREAM} {PORT}' node cells/run.mjs [client ...]     through a proxy, one for each server
 //   node cells/run.mjs [client ...]                                            directly, where the eras are the same
-// cannot.json lists what a peer cannot pass, with the reason, under "client", "at server" or "client at server"; "*" is
-// all of it. TRY=1 runs that too, and fails when one passes: then the list is old. EXPECT=n fails the run when fewer
+// cannot.json lists what a peer cannot pass, with the reason, under "client", "at server" or "client at server", and under
+// "client directly at server" what it cannot without a proxy; "*" is all of it. TRY=1 runs that too, and fails when one passes: then the list is old. EXPECT=n fails the run when fewer
 // checks pass. Lines are "client at server/check: pass|fail|skip detail"; exits 1 if one failed.
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
@@ -31,7 +31,12 @@ const servers = {
   gosdk: {},
 };
 const cannot = JSON.parse(readFileSync(path.join(import.meta.dirname, 'cannot.json'), 'utf8'));
-const cannotHere = (client, server) => ({ ...cannot[client], ...cannot[`at ${server}`], ...cannot[`${client} at ${server}`] });
+const cannotHere = (client, server) => ({
+  ...cannot[client],
+  ...cannot[`at ${server}`],
+  ...cannot[`${client} at ${server}`],
+  ...(!process.env.PROXY && cannot[`${client} directly at ${server}`]),
+});
 
 /** The servers that a client of that name is run at. */
 const reachable = (client) =>
