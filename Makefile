@@ -4,8 +4,9 @@ SHELL       := /bin/bash
 GO          ?= go
 INTEROP     := test/interop
 THROUGH     := PROXY='$(CURDIR)/$(INTEROP)/sidecar.sh {UPSTREAM} {PORT}'
-# How many checks of `make interop` pass with nothing between: fewer through the sidecar means that some did not run.
-INTEROP_CHECKS := 237
+# How many checks of `make interop` there are: fewer means that some did not run.
+INTEROP_CHECKS := 256
+CELL_CHECKS    := 1195
 
 .PHONY: help build quickstart test test-fast test-allocs fuzz check generate breaking-baseline conformance interop \
 	bench-programs bench bench-compare bench-gate bench-micro clean
@@ -68,6 +69,7 @@ interop: build ## Run real MCP clients through the sidecar against real servers.
 	tools/packages.sh node npm
 	$(INTEROP)/install.sh
 	$(THROUGH) STRICT=1 EXPECT=$(INTEROP_CHECKS) node $(INTEROP)/run-all.mjs
+	$(THROUGH) EXPECT=$(CELL_CHECKS) node $(INTEROP)/cells/run.mjs
 
 # SHORT=1 measures fewer cases for less time; SCENARIO=path,latency only those; BENCHFLAGS are passed on.
 BENCH = bin/bench/run $(if $(SHORT),-short) $(if $(SCENARIO),-scenario $(SCENARIO))

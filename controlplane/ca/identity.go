@@ -29,7 +29,8 @@ type Identity struct {
 }
 
 // Identify tells who is at the other end of a connection. Errors are gRPC statuses: UNAUTHENTICATED without a valid
-// client certificate, PERMISSION_DENIED when its sidecar's record is gone.
+// client certificate, PERMISSION_DENIED when its sidecar's record is gone, or the admission that it was issued by was
+// revoked: the record is then that of another sidecar with the node id.
 func (a *Authority) Identify(ctx context.Context) (Identity, error) {
 	leaf := clientCertificate(ctx)
 	if leaf == nil {
@@ -45,6 +46,12 @@ func (a *Authority) Identify(ctx context.Context) (Identity, error) {
 	r, _, err := a.record(ctx, nodeID)
 	if errors.Is(err, errNoRecord) {
 		return Identity{}, status.Error(codes.PermissionDenied, err.Error())
+	}
+	if err == nil {
+		err = a.notRevoked(ctx, leaf.Subject.SerialNumber)
+	}
+	if errors.Is(err, errRevoked) {
+		return Identity{}, status.Errorf(codes.PermissionDenied, "%q: %v", nodeID, err)
 	}
 	if err != nil {
 		return Identity{}, a.unavailable("read a sidecar's record", err)

@@ -35,7 +35,8 @@ func (a *Authority) IssueCertificate(ctx context.Context, req *outriggerv1.Issue
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	if err := a.authorize(ctx, req, public); err != nil {
+	admission, err := a.authorize(ctx, req, public)
+	if err != nil {
 		return nil, err
 	}
 	ring, err := a.keyRing(ctx)
@@ -43,7 +44,7 @@ func (a *Authority) IssueCertificate(ctx context.Context, req *outriggerv1.Issue
 		return nil, a.unavailable("read the sealing keys", err)
 	}
 	leaf := &x509.Certificate{
-		Subject:     pkix.Name{CommonName: "Outrigger sidecar"},
+		Subject:     pkix.Name{CommonName: "Outrigger sidecar", SerialNumber: admission},
 		URIs:        []*url.URL{uriOf(req.NodeId)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
@@ -84,27 +85,28 @@ func checkRequest(req *outriggerv1.IssueCertificateRequest) (crypto.PublicKey, e
 	return csr.PublicKey, nil
 }
 
-// authorize decides whether the caller may have a certificate for the node id, and records it.
-func (a *Authority) authorize(ctx context.Context, req *outriggerv1.IssueCertificateRequest, public crypto.PublicKey) error {
+// authorize decides whether the caller may have a certificate for the node id, and records it. It returns the admission
+// that goes into the certificate.
+func (a *Authority) authorize(ctx context.Context, req *outriggerv1.IssueCertificateRequest, public crypto.PublicKey) (admission string, err error) {
 	if req.JoinToken == "" {
 		return a.authorizeRenewal(ctx, req.NodeId)
 	}
 	host := peerHost(ctx)
-	err := a.admit(ctx, req.NodeId, req.JoinToken, record{Key: hashKey(public), Expires: a.opts.Now().Add(a.opts.SidecarLife)})
+	admission, err = a.admit(ctx, req.NodeId, req.JoinToken, record{Key: hashKey(public), Expires: a.opts.Now().Add(a.opts.SidecarLife)})
 	switch {
 	case err == nil:
-		return nil
+		return admission, nil
 	case errors.Is(err, errBadToken):
 		if !a.failures.failed(host) {
-			return status.Error(codes.ResourceExhausted, "too many bad join tokens from this address: try again in a minute")
+			return "", status.Error(codes.ResourceExhausted, "too many bad join tokens from this address: try again in a minute")
 		}
 		a.opts.Log.Warn("join refused", "node", req.NodeId, "peer", host, "error", err)
-		return status.Error(codes.Unauthenticated, err.Error())
+		return "", status.Error(codes.Unauthenticated, err.Error())
 	case errors.Is(err, errTaken):
 		a.opts.Log.Warn("join refused", "node", req.NodeId, "peer", host, "error", err)
-		return status.Error(codes.PermissionDenied, err.Error())
+		return "", status.Error(codes.PermissionDenied, err.Error())
 	default:
-		return a.unavailable("record a sidecar", err)
+		return "", a.unavailable("record a sidecar", err)
 	}
 }
 
@@ -119,20 +121,20 @@ func hashKey(public crypto.PublicKey) string {
 }
 
 // authorizeRenewal lets a sidecar renew its own certificate while its record stands.
-func (a *Authority) authorizeRenewal(ctx context.Context, nodeID string) error {
+func (a *Authority) authorizeRenewal(ctx context.Context, nodeID string) (admission string, err error) {
 	who, err := a.Identify(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if who.NodeID != nodeID {
-		return status.Errorf(codes.PermissionDenied, "the client certificate is of %q, not of %q", who.NodeID, nodeID)
+		return "", status.Errorf(codes.PermissionDenied, "the client certificate is of %q, not of %q", who.NodeID, nodeID)
 	}
-	err = a.extend(ctx, nodeID, a.opts.Now().Add(a.opts.SidecarLife))
+	admission, err = a.extend(ctx, nodeID, a.opts.Now().Add(a.opts.SidecarLife))
 	if errors.Is(err, errNoRecord) {
-		return status.Error(codes.PermissionDenied, err.Error())
+		return "", status.Error(codes.PermissionDenied, err.Error())
 	}
 	if err != nil {
-		return a.unavailable("record a sidecar", err)
+		return "", a.unavailable("record a sidecar", err)
 	}
-	return nil
+	return admission, nil
 }

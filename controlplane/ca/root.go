@@ -24,6 +24,7 @@ const (
 	sealingKey     = "private/sealing" // a KeyRing
 	tokenPrefix    = "ca/tokens/"      // {token id}: token, as JSON
 	sidecarPrefix  = "ca/sidecars/"    // {node id}: record, as JSON
+	revokedPrefix  = "ca/revoked/"     // {admission}: revocation, as JSON
 )
 
 // loadOrCreateRoot reads the root, or stores a new one unless another replica was first.

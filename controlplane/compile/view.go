@@ -22,6 +22,8 @@ type View struct {
 	Manifest *Encoded
 	// Resources are in the order of delivery, that of resource.Kinds, each kind by name.
 	Resources []*Encoded
+	// Revocations are not configuration, and the same for every sidecar. Nil as long as they are not known.
+	Revocations []*Encoded
 }
 
 // maxSelections is how many distinct sets of bindings are remembered. A fleet has few; beyond that each view makes its own.

@@ -84,7 +84,7 @@ func (s *Server) attach(st *stream, n *core.Node) error {
 	now := s.opts.Now()
 	nd.labels, nd.build, nd.stream = who.Labels, clip(n.GetUserAgentVersion()), st
 	nd.since, nd.answeredManifest = now, false
-	nd.refreshLocked(s.compiled.Load(), now)
+	nd.refreshLocked(s, now)
 	st.node = nd
 	s.metrics.connected.Inc()
 	s.opts.Log.Info("sidecar connected", "node", nd.id, "version", nd.build, "labels", nd.labels)
@@ -128,7 +128,7 @@ func (s *Server) detach(st *stream) {
 // Revoke ends a sidecar's stream and forgets the sidecar. Call it after what admitted it is gone: a stream that was
 // identified before then and is attached after is refused.
 func (s *Server) Revoke(nodeID string) {
-	s.revoked.Add(1)
+	s.revokes.Add(1)
 	sh := s.shardOf(nodeID)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -145,24 +145,32 @@ func (s *Server) Revoke(nodeID string) {
 	}
 }
 
-// refresh brings every node of the shard to c.
-func (sh *shard) refresh(c *compile.Compiled, now time.Time) {
+// refresh brings every node of the shard to what s has.
+func (sh *shard) refresh(s *Server) {
+	now := s.opts.Now()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	for _, n := range sh.nodes {
-		if n.refreshLocked(c, now) && n.stream != nil {
+		if n.refreshLocked(s, now) && n.stream != nil {
 			n.stream.offerLocked()
 		}
 	}
 }
 
-// refreshLocked brings the node to c and reports whether its view changed.
-func (n *node) refreshLocked(c *compile.Compiled, now time.Time) bool {
-	v := c.View(n.id, n.labels)
-	if v.Manifest.Version == n.view.Manifest.Version {
-		return false
+// refreshLocked brings the node to what s has and reports whether its view changed.
+func (n *node) refreshLocked(s *Server, now time.Time) bool {
+	v := s.compiled.Load().View(n.id, n.labels)
+	if revoked := s.revoked.Load(); revoked != nil {
+		v.Revocations = *revoked
 	}
-	n.stands = carry(n.view.Resources, n.stands, v.Resources, now)
+	switch {
+	case v.Manifest.Version != n.view.Manifest.Version:
+		n.stands = carry(n.view.Resources, n.stands, v.Resources, now)
+	case slices.Equal(v.Revocations, n.view.Revocations) && (v.Revocations == nil) == (n.view.Revocations == nil):
+		return false
+	default:
+		v.Manifest, v.Resources = n.view.Manifest, n.view.Resources
+	}
 	n.view = v
 	return true
 }

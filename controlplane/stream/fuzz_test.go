@@ -18,10 +18,10 @@ import (
 func FuzzRequests(f *testing.F) {
 	c := &conversation{}
 	for _, req := range []*discovery.DeltaDiscoveryRequest{
-		{Node: claim("node", map[string]any{"app": "demo"}), TypeUrl: order[0], ResourceNamesSubscribe: []string{"*"}},
-		{TypeUrl: order[2], InitialResourceVersions: map[string]string{"node": "v1", "x": ""}},
-		{TypeUrl: order[0], ResponseNonce: "1"},
-		{TypeUrl: order[0], ResponseNonce: "1", ErrorDetail: c.refusal(`"no"`, []string{"u", "b"})},
+		{Node: claim("node", map[string]any{"app": "demo"}), TypeUrl: order[1], ResourceNamesSubscribe: []string{"*"}},
+		{TypeUrl: order[3], InitialResourceVersions: map[string]string{"node": "v1", "x": ""}},
+		{TypeUrl: order[1], ResponseNonce: "1"},
+		{TypeUrl: order[1], ResponseNonce: "1", ErrorDetail: c.refusal(`"no"`, []string{"u", "b"})},
 	} {
 		b, err := proto.Marshal(req)
 		if err != nil {

@@ -53,12 +53,14 @@ func (m *metrics) answered(typeURL string, kind eventKind, after time.Duration) 
 	m.latency.WithLabelValues(label).Observe(after.Seconds())
 }
 
-// typeLabel is upstream, binding or manifest.
+// typeLabel is revocations, upstream, binding or manifest.
 func typeLabel(typeURL string) string {
 	switch typeURL {
 	case resource.ManifestTypeURL:
 		return "manifest"
-	case order[0]:
+	case resource.RevocationsTypeURL:
+		return "revocations"
+	case resource.TypeURL(resource.KindUpstream):
 		return "upstream"
 	default:
 		return "binding"

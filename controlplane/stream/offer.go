@@ -12,8 +12,9 @@ import (
 )
 
 // order is the order of delivery: what is named before what names it. A manifest held back until the rest is out
-// never makes a sidecar wait for what has yet to be sent.
+// never makes a sidecar wait for what has yet to be sent. What was revoked waits for nothing.
 var order = [...]string{
+	resource.RevocationsTypeURL,
 	resource.TypeURL(resource.KindSecret),
 	resource.TypeURL(resource.KindUpstream),
 	resource.TypeURL(resource.KindBinding),
@@ -24,8 +25,9 @@ var order = [...]string{
 }
 
 const (
-	typeCount    = len(order)
-	manifestType = typeCount - 1
+	typeCount       = len(order)
+	revocationsType = 0
+	manifestType    = typeCount - 1
 )
 
 // typeIndex is a type URL's place in order, or -1.
@@ -57,8 +59,11 @@ type offer struct {
 
 // ofType returns a view's resources of one type.
 func ofType(v *compile.View, index int) []*compile.Encoded {
-	if index == manifestType {
+	switch index {
+	case manifestType:
 		return []*compile.Encoded{v.Manifest}
+	case revocationsType:
+		return v.Revocations
 	}
 	var of []*compile.Encoded
 	for _, e := range v.Resources {

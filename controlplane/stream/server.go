@@ -2,7 +2,8 @@
 //
 // A sidecar opens a stream, is identified by its certificate, and subscribes to
 // three types: Upstreams, Bindings, and the Manifest that names the versions of
-// all it should run. SetCompiled brings new desired state; each sidecar whose
+// all it should run; and to the Revocations of other sidecars, which SetRevoked
+// brings and which wait for none of these. SetCompiled brings new desired state; each sidecar whose
 // view changed gets the difference, manifest last. It ACKs Upstreams and
 // Bindings on receipt and the manifest when it has swapped to it, or NACKs with
 // the resources that it refuses. Status and Sidecars tell how that stands.
@@ -39,6 +40,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 	"github.com/outrigger-mesh/outrigger/controlplane/compile"
 	"github.com/outrigger-mesh/outrigger/controlplane/store"
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 )
 
 // Bounds on what peers can make this server hold or wait for.
@@ -94,12 +96,13 @@ type Server struct {
 	close   context.CancelCauseFunc
 
 	streams atomic.Int64
-	revoked atomic.Int64 // calls of Revoke so far
+	revokes atomic.Int64 // calls of Revoke so far
 	known   atomic.Int64 // nodes in all shards
 
-	setting  sync.Mutex // held by SetCompiled, so that state never goes back
+	setting  sync.Mutex // held by SetCompiled and SetRevoked, so that state never goes back
 	compiled atomic.Pointer[compile.Compiled]
-	reached  atomic.Int64 // revision to which every node was brought
+	revoked  atomic.Pointer[[]*compile.Encoded] // nil before SetRevoked
+	reached  atomic.Int64                       // revision to which every node was brought
 
 	shards [shardCount]shard
 }
@@ -187,7 +190,7 @@ func (s *Server) DeltaAggregatedResources(wire discovery.AggregatedDiscoveryServ
 	}
 	ctx, end := context.WithCancelCause(s.open)
 	defer end(nil)
-	st := &stream{server: s, peer: wire.Context(), end: end, revoked: s.revoked.Load()}
+	st := &stream{server: s, peer: wire.Context(), end: end, revokes: s.revokes.Load()}
 	if s.opts.Identify != nil {
 		who, err := s.opts.Identify(wire.Context())
 		if err != nil {
@@ -227,10 +230,27 @@ func (s *Server) SetCompiled(c *compile.Compiled) {
 	s.setting.Lock()
 	defer s.setting.Unlock()
 	s.compiled.Store(c)
-	for i := range s.shards {
-		s.shards[i].refresh(c, s.opts.Now())
-	}
+	s.refresh()
 	s.reached.Store(c.Revision())
+}
+
+// SetRevoked makes these the sidecars that others are told not to talk to, as ca.FollowRevoked brings them. Until it is
+// called nothing is said of that: what sidecars know stays.
+func (s *Server) SetRevoked(all []*outriggerv1.Revocations) {
+	s.setting.Lock()
+	defer s.setting.Unlock()
+	encoded := compile.Revocations(all)
+	s.revoked.Store(&encoded)
+	if s.compiled.Load() != nil { // or there are no streams yet
+		s.refresh()
+	}
+}
+
+// refresh brings every known sidecar to what is set, and offers what changed.
+func (s *Server) refresh() {
+	for i := range s.shards {
+		s.shards[i].refresh(s)
+	}
 }
 
 // Revision is the store revision that Status and Sidecars are about, or an earlier one; 0 before SetCompiled.

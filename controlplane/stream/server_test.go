@@ -73,12 +73,10 @@ func newPlaneWith(t *testing.T, o ca.Options) *plane {
 	p.Server = New(Options{Identify: identify, Log: quietLog, Metrics: prometheus.NewRegistry()})
 	p.serve(grpc.Creds(credentials.NewTLS(p.ca.ServerTLS())))
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		p.Follow(ctx, p.store)
-	}()
-	t.Cleanup(func() { cancel(); <-done })
+	var following sync.WaitGroup
+	following.Go(func() { p.Follow(ctx, p.store) })
+	following.Go(func() { p.ca.FollowRevoked(ctx, p.SetRevoked) })
+	t.Cleanup(func() { cancel(); following.Wait() })
 	eventually(t, "configuration", func() bool { return p.Ready() == nil })
 	return p
 }
@@ -409,6 +407,55 @@ func TestASidecarGetsItsViewOverMTLSAndReconnectsForNothing(t *testing.T) {
 	equal(t, "reconnect after changes", s.settle(), []string{"+Binding/new", "-Binding/demo", "+Manifest/team/demo-1"})
 }
 
+// hears receives and ACKs until something of deleted sidecars has come, and returns whom that is about.
+func (s *sidecar) hears() (nodes []string) {
+	s.t.Helper()
+	for {
+		m := s.receive()
+		s.ack(m.TypeUrl)
+		for _, r := range m.Resources {
+			group := &outriggerv1.Revocations{}
+			if m.TypeUrl != resource.RevocationsTypeURL {
+				continue
+			}
+			if err := r.Resource.UnmarshalTo(group); err != nil {
+				s.t.Fatal(err)
+			}
+			for _, v := range group.Revoked {
+				nodes = append(nodes, v.NodeId)
+			}
+		}
+		if nodes != nil {
+			return nodes
+		}
+	}
+}
+
+func TestTheOthersHearOfADeletedSidecarAtOnceAndOnlyOnce(t *testing.T) {
+	p := newPlane(t)
+	conn := p.join("stays", nil)
+	s := connect(t, conn, nil).subscribe(nil)
+	p.join("gone", nil)
+	for range order {
+		s.receive() // and answers none of them
+	}
+	s.ack(resource.RevocationsTypeURL)
+	asked := time.Now()
+	if found, err := p.ca.Revoke(t.Context(), "gone"); !found || err != nil {
+		t.Fatalf("Revoke: %v, %v", found, err)
+	}
+	equal(t, "heard", s.hears(), []string{"gone"})
+	t.Logf("heard after %v", time.Since(asked))
+	s.end()
+
+	s = connect(t, conn, s.held).subscribe(nil)
+	for range order {
+		if m := s.receive(); m.TypeUrl == resource.RevocationsTypeURL && len(m.Resources)+len(m.RemovedResources) > 0 {
+			t.Errorf("a sidecar that knows is told again: %v", m)
+		}
+	}
+}
+
 func TestIdentityComesFromTheCertificate(t *testing.T) {
 	p := newPlane(t)
 	conn := p.join("mine", nil)
@@ -421,7 +468,7 @@ func TestIdentityComesFromTheCertificate(t *testing.T) {
 	t.Run("another node's id later", func(t *testing.T) {
 		s := connect(t, conn, nil).subscribe(&core.Node{Id: "mine"})
 		s.settle()
-		s.send(&discovery.DeltaDiscoveryRequest{Node: &core.Node{Id: "yours"}, TypeUrl: order[0]})
+		s.send(&discovery.DeltaDiscoveryRequest{Node: &core.Node{Id: "yours"}, TypeUrl: order[1]})
 		s.wantEnd(codes.PermissionDenied, `of node "mine", not of "yours"`)
 	})
 	t.Run("a deleted record", func(t *testing.T) {
@@ -449,11 +496,11 @@ func TestWhatIsNotServedIsRefusedByName(t *testing.T) {
 		req  *discovery.DeltaDiscoveryRequest
 		want string
 	}{
-		{"no node id", &discovery.DeltaDiscoveryRequest{TypeUrl: order[0]}, "node.id"},
-		{"a bad node id", &discovery.DeltaDiscoveryRequest{Node: claim("a b", nil), TypeUrl: order[0]}, "node.id"},
-		{"bad labels", &discovery.DeltaDiscoveryRequest{Node: claim("n", map[string]any{"": "x"}), TypeUrl: order[0]}, "labels"},
-		{"one name", &discovery.DeltaDiscoveryRequest{Node: claim("n", nil), TypeUrl: order[0], ResourceNamesSubscribe: []string{"a"}}, "by name"},
-		{"unsubscribing", &discovery.DeltaDiscoveryRequest{Node: claim("n", nil), TypeUrl: order[0], ResourceNamesUnsubscribe: []string{"a"}}, "unsubscribe"},
+		{"no node id", &discovery.DeltaDiscoveryRequest{TypeUrl: order[1]}, "node.id"},
+		{"a bad node id", &discovery.DeltaDiscoveryRequest{Node: claim("a b", nil), TypeUrl: order[1]}, "node.id"},
+		{"bad labels", &discovery.DeltaDiscoveryRequest{Node: claim("n", map[string]any{"": "x"}), TypeUrl: order[1]}, "labels"},
+		{"one name", &discovery.DeltaDiscoveryRequest{Node: claim("n", nil), TypeUrl: order[1], ResourceNamesSubscribe: []string{"a"}}, "by name"},
+		{"unsubscribing", &discovery.DeltaDiscoveryRequest{Node: claim("n", nil), TypeUrl: order[1], ResourceNamesUnsubscribe: []string{"a"}}, "unsubscribe"},
 		{"no type", &discovery.DeltaDiscoveryRequest{Node: claim("n", nil)}, "type URL is required"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -522,7 +569,7 @@ func TestOneRefusalAmong100ShowsOnThatObjectOnly(t *testing.T) {
 	}
 	p.SetCompiled(compile.Compile(objs, 2))
 	s := connect(t, p.dial(nil), nil).subscribe(claim("n", map[string]any{"app": "demo"}))
-	for range order {
+	for range order[1:] {
 		if m := s.receive(); m.TypeUrl != resource.ManifestTypeURL {
 			s.ack(m.TypeUrl)
 		}
@@ -549,7 +596,7 @@ func TestOneRefusalAmong100ShowsOnThatObjectOnly(t *testing.T) {
 func TestASlowSidecarHoldsUpNobodyAndGetsTheLatest(t *testing.T) {
 	p := newPlaintext(t, Options{})
 	slow := connect(t, p.dial(nil), nil).subscribe(claim("slow", nil))
-	for range order {
+	for range order[1:] {
 		slow.receive() // and never answers
 	}
 	quick := connect(t, p.dial(nil), nil).subscribe(claim("quick", nil))
@@ -558,12 +605,12 @@ func TestASlowSidecarHoldsUpNobodyAndGetsTheLatest(t *testing.T) {
 		p.SetCompiled(compile.Compile(objects([]string{fmt.Sprint("u=", i), "b=1:u"}), int64(2+i)))
 		quick.settle()
 	}
-	for _, url := range order {
+	for _, url := range order[1:] {
 		slow.ack(url)
 	}
 	equal(t, "the slow one's backlog", slow.settle(), []string{"+Upstream/u", "+Binding/b", "+Manifest/slow"})
-	if !maps.Equal(slow.held[order[0]], quick.held[order[0]]) {
-		t.Errorf("the slow one holds %v, the quick one %v", slow.held[order[0]], quick.held[order[0]])
+	if !maps.Equal(slow.held[order[1]], quick.held[order[1]]) {
+		t.Errorf("the slow one holds %v, the quick one %v", slow.held[order[1]], quick.held[order[1]])
 	}
 }
 

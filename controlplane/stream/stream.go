@@ -25,7 +25,7 @@ type stream struct {
 	server   *Server
 	identity ca.Identity     // zero in plaintext mode
 	peer     context.Context // of the call: who the peer is
-	revoked  int64           // Server.revoked from before identity was known
+	revokes  int64           // Server.revokes from before identity was known
 	end      context.CancelCauseFunc
 	silent   *time.Timer // ends the stream unless stopped by a first request
 
@@ -114,7 +114,7 @@ func (s *stream) checkNode(n *core.Node) error {
 // stillAdmitted identifies the peer again if any sidecar was revoked since it was identified: that may have been this
 // one, whose stream Revoke could not find before it was attached.
 func (s *stream) stillAdmitted() error {
-	if s.server.opts.Identify == nil || s.server.revoked.Load() == s.revoked {
+	if s.server.opts.Identify == nil || s.server.revokes.Load() == s.revokes {
 		return nil
 	}
 	_, err := s.server.opts.Identify(s.peer)
@@ -250,7 +250,7 @@ func (s *stream) CreateDeltaWatch(req *cache.DeltaRequest, _ cache.Subscription,
 func (s *stream) offerLocked() {
 	for i := range order {
 		t := &s.types[i]
-		if t.offered == nil {
+		if t.offered == nil || i == revocationsType && s.node.view.Revocations == nil {
 			continue
 		}
 		o := difference(s.node.view, i, t.offered)

@@ -32,6 +32,7 @@ var update = flag.Bool("update", false, "rewrite testdata")
 // > are what happens; the rest is written by -update:
 //
 //	> desired u=1 b=1:u     Upstream u at version 1, Binding b at version 1 naming it
+//	> revoked h=n,m         sidecars n and m deleted, in the group h
 //	> connect [held b=1:u]  a new stream, with the versions that the sidecar still holds
 //	> subscribe TYPE…
 //	> ack TYPE, > nack TYPE "text" [name…]   of the last response of that type
@@ -105,6 +106,8 @@ func (c *conversation) do(words []string) {
 	switch verb, args := words[0], words[1:]; verb {
 	case "desired":
 		c.server.SetCompiled(compile.Compile(objects(args), int64(c.now)))
+	case "revoked":
+		c.server.SetRevoked(revocations(args))
 	case "connect":
 		c.connect(args)
 	case "subscribe":
@@ -142,6 +145,19 @@ func objects(args []string) (objs []resource.Object) {
 		}
 	}
 	return objs
+}
+
+// revocations are groups written as NAME=NODE,NODE.
+func revocations(args []string) (all []*outriggerv1.Revocations) {
+	for _, arg := range args {
+		name, nodes, _ := strings.Cut(arg, "=")
+		group := &outriggerv1.Revocations{Name: name}
+		for _, node := range strings.Split(nodes, ",") {
+			group.Revoked = append(group.Revoked, &outriggerv1.RevokedSidecar{NodeId: node, Admission: node})
+		}
+		all = append(all, group)
+	}
+	return all
 }
 
 func httpUpstream(name, url string) *outriggerv1.Upstream {

@@ -32,6 +32,9 @@ const (
 // ManifestTypeURL is the type URL of a sidecar's Manifest, which is made by the control plane and is no kind.
 const ManifestTypeURL = typePrefix + "Manifest"
 
+// RevocationsTypeURL is likewise that of the sidecars that were deleted, which every sidecar is sent.
+const RevocationsTypeURL = typePrefix + "Revocations"
+
 // typePrefix begins every type URL of ours.
 const typePrefix = "type.googleapis.com/outrigger.v1."
 

@@ -1,4 +1,4 @@
-// Package background is goroutines that belong to somebody: a server's, that end with it.
+// Package background is goroutines that belong to somebody, a server's, that end with it, and what they wait with.
 package background
 
 import (
@@ -68,5 +68,19 @@ func (t *Tasks) Wait(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("what runs in the background has not ended yet: %w", ctx.Err())
+	}
+}
+
+// Await waits for done to be closed, within a time and ctx. A nil done is a pause.
+func Await(ctx context.Context, done <-chan struct{}, most time.Duration) {
+	if most <= 0 {
+		return // also since timers of no time, several at once in one synctest bubble, crash the race detector (Go 1.26)
+	}
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }

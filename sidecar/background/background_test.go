@@ -49,3 +49,31 @@ func TestWaitIsBounded(t *testing.T) {
 		}
 	})
 }
+
+func TestAwaitEndsWithTheFirstOfThree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		closed, never := make(chan struct{}), make(chan struct{})
+		close(closed)
+		brief, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		for _, r := range []struct {
+			what string
+			ctx  context.Context
+			done chan struct{}
+			most time.Duration
+			want time.Duration
+		}{
+			{"done", t.Context(), closed, time.Hour, 0},
+			{"no time", t.Context(), never, 0, 0},
+			{"the end of ctx", brief, never, time.Hour, time.Second},
+			{"its time", t.Context(), never, time.Minute, time.Minute},
+			{"a pause", t.Context(), nil, time.Minute, time.Minute},
+		} {
+			began := time.Now()
+			Await(r.ctx, r.done, r.most)
+			if took := time.Since(began); took != r.want {
+				t.Errorf("%s: waited %v, want %v", r.what, took, r.want)
+			}
+		}
+	})
+}

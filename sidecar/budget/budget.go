@@ -28,8 +28,9 @@ var (
 
 // Budget is a number of bytes. The nil Budget, and that of zero, has no bound.
 type Budget struct {
-	most int64
-	used atomic.Int64
+	most    int64
+	used    atomic.Int64
+	refused atomic.Uint64
 }
 
 // New makes a Budget of so many bytes.
@@ -44,6 +45,7 @@ func (b *Budget) Take(n int) bool {
 		return true
 	}
 	b.used.Add(int64(-n))
+	b.refused.Add(1)
 	return false
 }
 
@@ -67,6 +69,22 @@ func (b *Budget) Used() int64 {
 		return 0
 	}
 	return b.used.Load()
+}
+
+// Most is how much can be taken, in bytes; 0 for no bound.
+func (b *Budget) Most() int64 {
+	if b == nil {
+		return 0
+	}
+	return b.most
+}
+
+// Refused is how often Take found no room.
+func (b *Budget) Refused() uint64 {
+	if b == nil {
+		return 0
+	}
+	return b.refused.Load()
 }
 
 // ReadAll reads r to its end, which is expected after size bytes if that is not negative and comes after at most limit.

@@ -23,6 +23,9 @@ func TestWhatIsTakenIsBoundedAndComesBack(t *testing.T) {
 	if !b.Over() || b.Used() != 11*small+1 {
 		t.Errorf("over %v with %d used, want true with %d: what is small always fits", b.Over(), b.Used(), 11*small+1)
 	}
+	if b.Refused() != 2 || b.Most() != 10*small {
+		t.Errorf("%d were refused of a budget of %d, want 2 and %d", b.Refused(), b.Most(), 10*small)
+	}
 	for range 11 {
 		b.Give(small)
 	}

@@ -33,16 +33,8 @@ type disk struct {
 
 // save writes a generation so that a crash at any time leaves it or the one before current.
 func (d *disk) save(c *outriggerv1.SavedConfig) error {
-	body, err := proto.Marshal(c)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(d.dir, 0o700); err != nil {
-		return err
-	}
 	name := savedName(c.Manifest.GetGeneration())
-	sum := sha256.Sum256(body)
-	if err := writeFile(filepath.Join(d.dir, name), append(sum[:], body...)); err != nil {
+	if err := writeHashed(filepath.Join(d.dir, name), c); err != nil {
 		return err
 	}
 	link := filepath.Join(d.dir, currentName)
@@ -92,11 +84,8 @@ func readSaved(path string) (*outriggerv1.SavedConfig, map[key]entry, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(data) < sha256.Size || sha256.Sum256(data[sha256.Size:]) != [sha256.Size]byte(data) {
-		return nil, nil, errors.New("damaged: its content does not match its hash")
-	}
 	var c outriggerv1.SavedConfig
-	if err := proto.Unmarshal(data[sha256.Size:], &c); err != nil {
+	if err := unmarshalHashed(data, &c); err != nil {
 		return nil, nil, err
 	}
 	if c.Manifest.GetGeneration() == "" {
@@ -110,6 +99,27 @@ func readSaved(path string) (*outriggerv1.SavedConfig, map[key]entry, error) {
 		}
 	}
 	return &c, entries, nil
+}
+
+// writeHashed keeps a message in a file, behind the SHA-256 of its bytes.
+func writeHashed(path string, m proto.Message) error {
+	body, err := proto.Marshal(m)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	sum := sha256.Sum256(body)
+	return writeFile(path, append(sum[:], body...))
+}
+
+// unmarshalHashed reads a message behind the SHA-256 of its bytes.
+func unmarshalHashed(data []byte, m proto.Message) error {
+	if len(data) < sha256.Size || sha256.Sum256(data[sha256.Size:]) != [sha256.Size]byte(data) {
+		return errors.New("damaged: its content does not match its hash")
+	}
+	return proto.Unmarshal(data[sha256.Size:], m)
 }
 
 // newestFirst lists the saved generations by when they were written.

@@ -140,7 +140,7 @@ func (id *Identity) Credentials() credentials.TransportCredentials {
 }
 
 // PeerServerTLS is for connections from other sidecars of the same control plane. Each handshake presents, and asks for
-// certificates of, what is current then.
+// certificates of, what is current then. Which of them were deleted is for package peer.
 func (id *Identity) PeerServerTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -78,10 +77,7 @@ func (p *keyPair) check() error {
 
 // nodeID is the name in the certificate, "" when there is none.
 func (p *keyPair) nodeID() string {
-	if len(p.leaf.URIs) != 1 {
-		return ""
-	}
-	id, _ := strings.CutPrefix(p.leaf.URIs[0].String(), uriPrefix)
+	id, _ := PeerOf(p.leaf)
 	return id
 }
 

@@ -62,7 +62,7 @@ type planeWatch struct {
 
 func newPlane(t *testing.T) *plane {
 	p := &plane{t: t, view: map[string]map[string]*discoveryv3.Resource{}, offered: map[string]map[string]string{}}
-	for _, typeURL := range subscribed {
+	for _, typeURL := range append([]string{resource.RevocationsTypeURL}, subscribed...) {
 		p.view[typeURL] = map[string]*discoveryv3.Resource{}
 	}
 	p.start()
@@ -391,11 +391,16 @@ type sidecar struct {
 // startSidecar runs a client of p until the test ends or stop is called.
 func startSidecar(t *testing.T, p *plane, target Target, dir string, addresses ...string) *sidecar {
 	t.Helper()
-	x, err := NewXDS(XDSOptions{
-		Addresses: append(addresses, "127.0.0.1:1"), NodeID: node, Version: "test", StateDir: dir, Target: target,
-		Credentials: func() credentials.TransportCredentials { return insecure.NewCredentials() },
-		Log:         slog.New(slog.DiscardHandler), Reg: prometheus.NewRegistry(),
-	})
+	return startSidecarWith(t, p, XDSOptions{Addresses: append(addresses, "127.0.0.1:1"), StateDir: dir, Target: target})
+}
+
+// startSidecarWith likewise, with options of which the rest is filled in.
+func startSidecarWith(t *testing.T, p *plane, o XDSOptions) *sidecar {
+	t.Helper()
+	o.NodeID, o.Version = node, "test"
+	o.Credentials = func() credentials.TransportCredentials { return insecure.NewCredentials() }
+	o.Log, o.Reg = slog.New(slog.DiscardHandler), prometheus.NewRegistry()
+	x, err := NewXDS(o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,8 +64,11 @@ func kindOf(typeURL string) string {
 	if kind, ok := resource.KindOfTypeURL(typeURL); ok {
 		return kind
 	}
-	if typeURL == resource.ManifestTypeURL {
+	switch typeURL {
+	case resource.ManifestTypeURL:
 		return "Manifest"
+	case resource.RevocationsTypeURL:
+		return "Revocations"
 	}
 	return "unknown"
 }

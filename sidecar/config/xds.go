@@ -19,6 +19,9 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
+	"github.com/outrigger-mesh/outrigger/proto/resource"
 )
 
 // Bounds of a connection to the control plane.
@@ -53,8 +56,11 @@ type XDSOptions struct {
 	StateDir string
 	// Target runs what arrives: required.
 	Target Target
-	Log    *slog.Logger          // required
-	Reg    prometheus.Registerer // nil registers nothing
+	// Revoked is told which sidecars of the control plane were deleted: all that are known, at Restore and whenever that
+	// changes. Nil: nobody is.
+	Revoked func([]*outriggerv1.RevokedSidecar)
+	Log     *slog.Logger          // required
+	Reg     prometheus.Registerer // nil registers nothing
 }
 
 // XDS is the client half of delta ADS (envoy.service.discovery.v3). It holds one stream, over which it is sent the
@@ -68,6 +74,7 @@ type XDS struct {
 
 	// Owned by Restore, then by Run.
 	state    *state
+	revoked  *revocations
 	clock    *time.Timer // runs while a manifest waits
 	restored bool
 }
@@ -77,7 +84,7 @@ func NewXDS(o XDSOptions) (*XDS, error) {
 	if len(o.Addresses) == 0 || o.NodeID == "" || o.Credentials == nil || o.Target == nil || o.Log == nil {
 		return nil, errors.New("xds: addresses, node id, credentials, target and log are required")
 	}
-	x := &XDS{o: o, state: newState(), clock: stoppedTimer()}
+	x := &XDS{o: o, state: newState(), revoked: newRevocations(o.StateDir, o.Log), clock: stoppedTimer()}
 	x.board.status = Status{Source: SourceNone, Since: time.Now()}
 	x.metrics = newMetrics(o.Reg, &x.board)
 	if o.StateDir != "" {
@@ -140,6 +147,8 @@ func (x *XDS) Restore() {
 		return
 	}
 	x.restored = true
+	x.revoked.load()
+	x.tellRevoked()
 	saved, entries := x.disk.load()
 	if saved == nil {
 		return
@@ -196,11 +205,15 @@ func (x *XDS) follow(ctx context.Context, cancel context.CancelFunc, s adsStream
 		}
 		return err
 	}
-	if err := x.handle(s, connected{}); err != nil {
+	err = s.Send(x.subscription(subscribe{resource.RevocationsTypeURL, x.revoked.versions()}))
+	if err == nil {
+		err = x.handle(s, connected{})
+	}
+	if err != nil {
 		return false, why(err)
 	}
 	for {
-		var e event = overdue{}
+		var err error
 		select {
 		case <-ctx.Done():
 			return answered, ctx.Err()
@@ -208,16 +221,36 @@ func (x *XDS) follow(ctx context.Context, cancel context.CancelFunc, s adsStream
 			alive = false
 			return answered, err
 		case <-x.clock.C:
+			err = x.handle(s, overdue{})
 		case r := <-responses:
 			if !answered {
 				answered = true
 				x.found()
 			}
-			e = x.read(r)
+			err = x.hear(s, r)
 		}
-		if err := x.handle(s, e); err != nil {
+		if err != nil {
 			return answered, why(err)
 		}
+	}
+}
+
+// hear takes a response in. What it says of deleted sidecars counts at once; the rest is the state's.
+func (x *XDS) hear(s adsStream, r *discoveryv3.DeltaDiscoveryResponse) error {
+	if r.TypeUrl != resource.RevocationsTypeURL {
+		return x.handle(s, x.read(r))
+	}
+	a := x.revoked.take(r)
+	x.metrics.count(kindOf(r.TypeUrl), len(r.Resources)-len(a.refusals), len(a.refusals), len(r.RemovedResources))
+	x.tellRevoked()
+	x.revoked.save()
+	return s.Send(acknowledgement(a))
+}
+
+// tellRevoked passes on which sidecars were deleted.
+func (x *XDS) tellRevoked() {
+	if x.o.Revoked != nil {
+		x.o.Revoked(x.revoked.all())
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/background"
 	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -127,7 +128,7 @@ func (s *Server) get(ctx context.Context, m *member, k kind, by asker) part {
 		if f == nil {
 			return p
 		}
-		await(ctx, f.done, wait)
+		background.Await(ctx, f.done, wait)
 		if m.lists.key(k, by.scope) == key {
 			break
 		} // else it was not for everybody, or now is
@@ -165,20 +166,6 @@ func (s *Server) look(m *member, k kind, by asker) (part, cacheKey, *flight, tim
 		most = patience
 	}
 	return part{}, key, e.flight, e.flight.began.Add(most).Sub(now)
-}
-
-// await waits until done, for a time or for ctx.
-func await(ctx context.Context, done <-chan struct{}, most time.Duration) {
-	if most <= 0 {
-		return // also since timers of no time, several at once in one synctest bubble, crash the race detector (Go 1.26)
-	}
-	timer := time.NewTimer(most)
-	defer timer.Stop()
-	select {
-	case <-done:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // read is what there is of a list now.

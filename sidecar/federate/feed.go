@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/background"
 	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
@@ -116,7 +117,7 @@ func (f *feed) run(ctx context.Context) {
 			again = true
 			return err
 		})
-		await(ctx, nil, askAgain)
+		background.Await(ctx, nil, askAgain)
 	}
 }
 
@@ -130,7 +131,7 @@ func redial(ctx context.Context, f func() error) {
 		if time.Since(began) > mostRedial {
 			failures = 0
 		}
-		await(ctx, nil, rand.N(min(mostRedial, leastRedial<<min(failures, 10))))
+		background.Await(ctx, nil, rand.N(min(mostRedial, leastRedial<<min(failures, 10))))
 	}
 }
 

@@ -3,11 +3,13 @@ package federate
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/seal"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -262,6 +264,42 @@ func TestACallWithoutTasksAllocatesNothing(t *testing.T) {
 func plainCall(t testing.TB) (*upstream.Call, *Lone) {
 	l := lone(t, seal.New(), server{call: func(context.Context, *upstream.Call) (*upstream.Answer, error) { return nil, nil }})
 	return newClient(t, l).declaring(`{"elicitation":{"form":{}},"sampling":{},"roots":{}}`).message(mcp.MethodToolsCall, `"name":"a"`), l
+}
+
+// brokenBody ends before its answer does.
+type brokenBody struct{ closed bool }
+
+func (*brokenBody) Read([]byte) (int, error) { return 0, errors.New("reset") }
+func (b *brokenBody) Close() error           { b.closed = true; return nil }
+
+func TestAnAnswerAboutATaskThatCannotBeHeldIsAFailure(t *testing.T) {
+	broken := &brokenBody{}
+	long := `{"resultType":"complete","taskId":"t/1","result":"` + strings.Repeat("x", 1<<20) + `"}`
+	answer := func(c *upstream.Call) *upstream.Answer { return result(c, long) }
+	server := tasking("m0", false).on(mcp.MethodTasksGet, func(_ context.Context, c *upstream.Call) (*upstream.Answer, error) {
+		return answer(c), nil
+	})
+	small := budget.New(1 << 16)
+	l := NewLone(Member{Name: "m0", Server: server}, Options{Binding: testBinding(t, ""), Sealer: seal.New(), Answers: small})
+	ann := newClient(t, l).declaring(declaresTasks)
+	named := fmt.Sprintf(`"taskId":%q`, ann.makes("a"))
+	for what, want := range map[string]struct {
+		answer func(c *upstream.Call) *upstream.Answer
+		kind   upstream.Kind
+	}{
+		"no room":   {answer, upstream.Overloaded},
+		"broke off": {func(*upstream.Call) *upstream.Answer { return &upstream.Answer{Status: 200, Length: -1, Body: broken} }, upstream.Lost},
+	} {
+		answer = want.answer
+		_, err := l.Call(t.Context(), ann.message(mcp.MethodTasksGet, named))
+		var failed *upstream.Error
+		if !errors.As(err, &failed) || failed.Kind != want.kind || failed.Upstream != "m0" {
+			t.Errorf("%s: %v, want %s of m0", what, err, want.kind.Reason())
+		}
+	}
+	if n := small.Used(); n != 0 || !broken.closed {
+		t.Errorf("%d bytes are still taken, the broken answer is closed: %v; want none, and that it is", n, broken.closed)
+	}
 }
 
 func TestATaskIsFoundThroughTwoSidecars(t *testing.T) {

@@ -41,20 +41,22 @@ var (
 	errNotOurs = errors.New("not a plain request")
 	// errEnded ends it after an answer that was the connection's last.
 	errEnded = errors.New("the last request was answered")
+	// errRests ends it for as long as an answer goes on without its handler (response.Rest).
+	errRests = errors.New("the answer goes on after its handler")
 )
 
 // conn is one connection from its first byte to its end, or until it is handed over.
 type conn struct {
 	// Set by newConn, never changed.
-	s        *Server
-	nc       net.Conn
-	raw      syscall.RawConn
-	id       uint64 // unique in the server's life
-	local    net.Addr
-	template *http.Request // what all its requests have in common
-	rd, wd   deadline
+	s      *Server
+	nc     net.Conn
+	raw    syscall.RawConn
+	id     uint64 // unique in the server's life
+	local  net.Addr
+	remote string
+	rd, wd deadline
 
-	// Owned by serve.
+	// Owned by serve, and by resume while an answer rests.
 	in      []byte // in[r:w] was read and is not used yet; nil while an answer streams
 	r, w    int
 	head    knownHead   // of the last request
@@ -65,7 +67,7 @@ type conn struct {
 	lingers bool                  // the last answer is to be read before the connection closes
 	now     time.Time             // of the last write
 	turns   func(fd uintptr) bool // turn, made once
-	failed  error                 // why turn ended the connection; nil when it left bytes to serve
+	failed  error                 // why turn ended the reading of requests; nil when it left bytes to serve
 
 	phase   atomic.Int32
 	gone    atomic.Bool // the client closed, or its side of the connection
@@ -84,43 +86,38 @@ func rawConn(nc net.Conn) (syscall.RawConn, bool) {
 
 func newConn(s *Server, nc net.Conn, raw syscall.RawConn) *conn {
 	c := &conn{
-		s: s, nc: nc, raw: raw, id: s.lastID.Add(1), local: nc.LocalAddr(), now: time.Now(),
+		s: s, nc: nc, raw: raw, id: s.lastID.Add(1), local: nc.LocalAddr(), remote: nc.RemoteAddr().String(), now: time.Now(),
 		head: knownHead{header: make(http.Header)}, answer: make(http.Header),
-		template: &http.Request{
-			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: nc.RemoteAddr().String(),
-		},
 	}
-	c.template.Header = c.head.header
 	c.turns = c.turn
 	c.rd.set, c.rd.def = nc.SetReadDeadline, s.IdleTimeout
 	c.wd.set, c.wd.def = nc.SetWriteDeadline, writeTimeout
 	return c
 }
 
-// serve answers requests until the connection ends or one is not plain. The head of the first may have been taken.
-func (c *conn) serve(taken bool) {
+// serve answers requests until the connection ends, an answer rests, or a request is not plain.
+func (c *conn) serve() {
 	handed := false
 	defer func() {
 		if !handed {
 			c.close()
 		}
 	}()
-	for ; ; taken = false {
-		var err error
-		if !taken {
-			err = c.nextHead()
+	for {
+		err := c.nextHead()
+		if err == nil {
+			err = c.serveRequest()
 		}
 		switch {
+		case err == errRests:
+			handed = true
+			c.letGo()
+			return
 		case err == errNotOurs && !c.refusePreface():
 			handed = true
 			c.handOver()
 			return
-		case err == nil && !taken && c.head.lasts:
-			// On a new stack: one that has grown keeps what it took.
-			handed = true
-			go c.serve(true)
-			return
-		case err != nil || !c.serveRequest():
+		case err != nil:
 			return
 		}
 	}
@@ -254,8 +251,7 @@ func (c *conn) turn(fd uintptr) (done bool) {
 			if !c.arrived() {
 				return true
 			}
-			if !c.serveRequest() {
-				c.failed = errEnded
+			if c.failed = c.serveRequest(); c.failed != nil {
 				return true
 			}
 		}
@@ -284,10 +280,10 @@ func (c *conn) idles() bool {
 	return !c.gone.Load() && !c.s.stopping.Load()
 }
 
-// arrived reports whether the buffer holds a whole request that is ours and not one that may last, whose head it takes.
+// arrived reports whether the buffer holds a whole request that is ours, whose head it takes.
 func (c *conn) arrived() bool {
 	end, _, ok := c.takeHead(0)
-	if !ok || end == 0 || int64(c.w-c.r-end) < c.head.length || c.head.lasts {
+	if !ok || end == 0 || int64(c.w-c.r-end) < c.head.length {
 		return false
 	}
 	c.r += end
@@ -324,9 +320,6 @@ func (c *conn) readHead() error {
 func (c *conn) takeHead(from int) (end, next int, ok bool) {
 	b := c.in[c.r:c.w]
 	if end = c.head.again(b); end > 0 {
-		if c.head.changed {
-			c.head.lasts, c.head.changed = c.lasts(), false
-		}
 		return end, 0, true
 	}
 	end, next, ok = headEnd(b, from)
@@ -336,14 +329,8 @@ func (c *conn) takeHead(from int) (end, next int, ok bool) {
 	length, ok := plainHead(b[:end])
 	if ok {
 		c.head.learn(string(b[:end]), length)
-		c.head.lasts = c.lasts()
 	}
 	return end, next, ok
-}
-
-// lasts reports whether the answer to the request of the head may go on for long: a GET's as a rule is a stream.
-func (c *conn) lasts() bool {
-	return c.head.method == http.MethodGet || c.s.Lasts != nil && c.s.Lasts(c.head.header)
 }
 
 // rest gives the buffer away while an answer goes on without it: idle streams are many.

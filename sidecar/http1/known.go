@@ -16,8 +16,6 @@ type knownHead struct {
 	path, host string
 	length     int64 // Content-Length; 0 where a request has no body
 	header     http.Header
-	lasts      bool        // whether the answer may last, as conn.lasts has it
-	changed    bool        // whether again took another value since that was found
 	lines      []knownLine // the request line first; nil when the head is not to be remembered
 	values     []string    // by line; header's values lie in it
 }
@@ -76,7 +74,7 @@ func (k *knownHead) change(i int, b []byte) int {
 	case isLength:
 		k.length = length
 	}
-	k.values[i], k.changed = v, true
+	k.values[i] = v
 	return n
 }
 

@@ -17,28 +17,40 @@ type call struct {
 	w    response
 }
 
-// serveRequest runs the handler for the request whose head was taken and ends its answer. It reports whether the
-// connection can carry another.
+// plainRequest is what all requests have in common.
+var plainRequest = &http.Request{Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+
+// serveRequest runs the handler for the request whose head was taken and ends its answer. The error is nil when the
+// connection can carry another, errRests when the answer goes on, and errEnded otherwise.
 //
 // Hot: two allocations, which are the call and the request (TestAPlainCallCostsTwoAllocations); more when the handler
 // waits on the context.
-func (c *conn) serveRequest() (keep bool) {
+func (c *conn) serveRequest() error {
 	x := &call{}
 	x.ctx.c = c
 	x.url.Path = c.head.path
 	x.body = body{c: c, left: c.head.length}
 	x.w = response{c: c, body: &x.body, header: c.answer, declared: -1}
 
-	r := c.template.WithContext(&x.ctx)
+	r := plainRequest.WithContext(&x.ctx)
 	r.Method, r.Host, r.URL = c.head.method, c.head.host, &x.url
 	r.RequestURI, r.ContentLength = c.head.path, c.head.length
+	r.Header, r.RemoteAddr = c.head.header, c.remote
 	r.Body = http.NoBody
 	if x.body.left > 0 {
 		r.Body = &x.body
 	}
 	c.begin(x)
-	returned := c.handle(&x.w, r)
+	return c.settle(x, c.handle(&x.w, r))
+}
+
+// settle ends the answer of a handler that returned, or panicked, unless it rests. Its error is serveRequest's.
+func (c *conn) settle(x *call, returned bool) error {
+	if returned && x.w.then != nil {
+		return errRests
+	}
 	x.ctx.Cancel()
+	keep := false
 	if returned {
 		keep = x.w.finish()
 	} else {
@@ -46,7 +58,38 @@ func (c *conn) serveRequest() (keep bool) {
 	}
 	x.w.ended, x.body.c = true, nil
 	c.end()
-	return keep
+	if !keep {
+		return errEnded
+	}
+	return nil
+}
+
+// letGo leaves the connection to whoever is to resume the answer under way. What only the next request needs is not kept
+// meanwhile: answers that rest are many. What is written at the same time (response.Rest) needs nothing of it.
+func (c *conn) letGo() {
+	x := c.current.Load()
+	then := x.w.then
+	x.w.then, x.w.header = nil, nil
+	c.head, c.answer = knownHead{}, nil
+	then()
+}
+
+// resume runs f as what is left of the handler of an answer that rests, and goes on with the connection after it.
+func (c *conn) resume(f func()) {
+	handed := false
+	defer func() {
+		if !handed {
+			c.close()
+		}
+	}()
+	switch c.settle(c.current.Load(), c.run(f)) {
+	case nil:
+		handed = true
+		go c.serve()
+	case errRests:
+		handed = true
+		c.letGo()
+	}
 }
 
 // end leaves nothing of a request on the connection but what is known of its head.
@@ -54,6 +97,9 @@ func (c *conn) end() {
 	c.current.Store(nil)
 	c.rd.reset()
 	c.wd.reset()
+	if c.answer == nil { // the answer rested
+		c.answer, c.head.header = make(http.Header), make(http.Header)
+	}
 	clear(c.answer)
 	if len(c.head.lines) == 0 {
 		c.head.forget()
@@ -74,13 +120,23 @@ func (c *conn) begin(x *call) {
 
 // handle runs the handler. It reports whether that returned, and did not panic.
 func (c *conn) handle(w http.ResponseWriter, r *http.Request) (returned bool) {
-	defer func() {
-		if v := recover(); v != nil && v != http.ErrAbortHandler {
-			c.s.Log.Error("a handler panicked", "remote", r.RemoteAddr, "panic", v, "stack", string(debug.Stack()))
-		}
-	}()
+	defer c.recovered()
 	c.s.handler.ServeHTTP(w, r)
 	return true
+}
+
+// run is handle for what is left of a handler.
+func (c *conn) run(f func()) (returned bool) {
+	defer c.recovered()
+	f()
+	return true
+}
+
+// recovered is deferred where a handler may panic.
+func (c *conn) recovered() {
+	if v := recover(); v != nil && v != http.ErrAbortHandler {
+		c.s.Log.Error("a handler panicked", "remote", c.remote, "panic", v, "stack", string(debug.Stack()))
+	}
 }
 
 // body is a request's body: what the buffer holds of it, then the connection.

@@ -50,14 +50,32 @@ type response struct {
 	untyped bool // Content-Type is to be found from the body
 	dated   bool // the handler gave a Date
 	ended   bool
+	then    func() // Rest's, until it is called
 
 	declared int64 // Content-Length as the handler set it; -1 for not
 	written  int64 // bytes of the body
 	err      error // of the first write that failed
 }
 
-// Header implements http.ResponseWriter.
-func (w *response) Header() http.Header { return w.header }
+// Header implements http.ResponseWriter. After a rest it is empty: the head was sent.
+func (w *response) Header() http.Header {
+	if w.header == nil {
+		w.header = make(http.Header)
+	}
+	return w.header
+}
+
+// Rest lets the handler return while its answer, whose head was flushed, goes on: then waiting needs no goroutine, or a new
+// one, which has done nothing else and has a small stack. The request and its context stay as they are.
+//
+// When the handler has returned, and the connection has let go of what only its next request needs, then is called. It has
+// to see to it that Resume is called, once and by any goroutine, when there is more to write or the request's context has
+// ended. Until Resume is called anybody may write and flush, but only one goroutine at a time.
+func (w *response) Rest(then func()) { w.then = then }
+
+// Resume runs f, on the caller's goroutine, as what is left of the handler of an answer that rests. The answer ends when f
+// returns, unless it has called Rest again.
+func (w *response) Resume(f func()) { w.c.resume(f) }
 
 // SetReadDeadline is for http.ResponseController. It bounds reading the request's body; zero takes the default.
 func (w *response) SetReadDeadline(t time.Time) error {

@@ -10,8 +10,9 @@
 // it or the answer's after they return: the connection uses both again. They must not read the body while they answer. There is no
 // Hijack and there are no trailers. BaseContext, ConnContext and ConnState of the http.Server are not called.
 //
-// A connection has one goroutine. On Linux one more for each Server watches for clients that leave, and cancels their
-// requests' contexts; elsewhere there is no such watch, and every connection goes to net/http. Not here: TLS.
+// A connection has one goroutine, and none while its answer rests: what waits for long does so for little memory. On Linux
+// one more for each Server watches for clients that leave, and cancels their requests' contexts; elsewhere there is no such
+// watch, and every connection goes to net/http. Not here: TLS.
 package http1
 
 import (
@@ -35,9 +36,6 @@ type Options struct {
 	IdleTimeout  time.Duration // a connection without a request, and one read of a body; default 2 min
 	MaxHeadBytes int           // a longer head is net/http's to refuse; default 64 KiB
 	MaxConns     int           // open at a time, net/http's included; accepting waits beyond it; default DefaultMaxConns
-	// Lasts reports whether the answer to a POST with this header may be a stream that lasts, as that to every GET may:
-	// it begins on a small stack. Default: none.
-	Lasts func(http.Header) bool
 }
 
 func (o Options) withDefaults() Options {
@@ -196,7 +194,7 @@ func (s *Server) admit(nc net.Conn) {
 		_ = nc.Close() // it was never used
 		return
 	}
-	go c.serve(false)
+	go c.serve()
 }
 
 // forget takes a connection that ended, or was handed over, off the books.

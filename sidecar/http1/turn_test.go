@@ -2,10 +2,8 @@ package http1
 
 import (
 	"bufio"
-	"fmt"
 	"io"
 	"net/http"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -107,43 +105,6 @@ func TestAClientsEndIsSeenWhileItsConnectionWaits(t *testing.T) {
 		}
 		if time.Now().After(end) {
 			t.Fatalf("%d connections are left of clients that are gone", n)
-		}
-	}
-}
-
-// TestAnAnswerThatMayLastBeginsOnAStackOfItsOwn: below it is nothing of the turns in which other requests are served, and
-// the connection goes on after it as after any other.
-func TestAnAnswerThatMayLastBeginsOnAStackOfItsOwn(t *testing.T) {
-	_, addr := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		stack := make([]byte, 64<<10)
-		inTurn := r.Header.Get("X-Lasts") == "yes" && strings.Contains(string(stack[:runtime.Stack(stack, false)]), ".turn(")
-		_, _ = fmt.Fprintf(w, "%s %v %v", body, err, inTurn)
-	}), Options{Lasts: func(h http.Header) bool { return h.Get("X-Lasts") == "yes" }})
-	request := func(lasts, body string) string {
-		return fmt.Sprintf("POST / HTTP/1.1\r\nHost: a\r\nX-Lasts: %s\r\nContent-Length: %d\r\n\r\n%s", lasts, len(body), body)
-	}
-	all := []struct{ lasts, body string }{{"no", "one"}, {"yes", "two"}, {"no", "three"}, {"yes", "four"}, {"yes", "five"}, {"no", "six"}}
-	for _, together := range []bool{false, true} {
-		nc := dial(t, addr)
-		r := bufio.NewReader(nc)
-		if together {
-			for _, q := range all {
-				send(t, nc, request(q.lasts, q.body))
-			}
-		}
-		for _, q := range all {
-			if !together {
-				send(t, nc, request(q.lasts, q.body))
-			}
-			res, err := http.ReadResponse(r, nil)
-			if err != nil {
-				t.Fatalf("together %v, %s: %v", together, q.body, err)
-			}
-			got, err := io.ReadAll(res.Body)
-			if want := q.body + " <nil> false"; string(got) != want || err != nil {
-				t.Errorf("together %v: %q, %v; want %q", together, got, err, want)
-			}
 		}
 	}
 }

@@ -23,6 +23,9 @@ type Event struct {
 // ErrEventTooLarge is an event above the reader's limit. The stream cannot be read on.
 var ErrEventTooLarge = errors.New("a server-sent event above the size limit")
 
+// ErrIdle is that nothing of an event is there yet (EventReader.Poll).
+var ErrIdle = errors.New("no server-sent event has begun")
+
 const (
 	eventBuffer = 4 << 10 // bytes of the first read, and of the buffer that a reader keeps between events
 	quickGrowth = 8       // times, of a buffer up to slowGrowth bytes; a larger one doubles
@@ -34,8 +37,11 @@ const (
 type EventReader struct {
 	r        io.Reader
 	maxEvent int
-	wait     func() // Rest's; nil for a reader that keeps its buffer
-	err      error  // of r, or ErrEventTooLarge; returned when the buffer has no more events
+	wait     func()      // Rest's; nil for a reader that keeps its buffer
+	ready    func() bool // Rest's
+	polls    bool        // Poll's
+	awaited  bool        // Await has waited, and nothing was read since
+	err      error       // of r, or ErrEventTooLarge; returned when the buffer has no more events
 
 	// buf holds what was read: [start:line] the lines of the event so far, [line:seen] a line whose end is not there
 	// yet, [seen:] what was not looked at.
@@ -69,13 +75,36 @@ func NewEventReader(r io.Reader, maxEvent int) *EventReader {
 // event made it large.
 func (e *EventReader) Reset(r io.Reader) {
 	e.giveBack()
-	*e = EventReader{r: r, maxEvent: e.maxEvent, buf: e.buf[:0], lf: -1, event: e.event}
+	*e = EventReader{r: r, maxEvent: e.maxEvent, polls: e.polls, buf: e.buf[:0], lf: -1, event: e.event}
 	e.event.clear()
 }
 
-// Rest makes the reader hold no buffer while it waits: wait, which returns once r has something to read, is called before
-// each read until the next Reset. It is for streams on which little happens.
-func (e *EventReader) Rest(wait func()) { e.wait = wait }
+// Rest makes the reader hold no buffer while it waits for an event to begin: wait, which returns once r has something to
+// read, is called before such a read until the next Reset. ready reports whether r can be read without waiting. It is for
+// streams on which little happens.
+func (e *EventReader) Rest(wait func(), ready func() bool) { e.wait, e.ready = wait, ready }
+
+// Poll makes Next return ErrIdle, until Poll(false), where Rest's wait would be called: that is Await's to do.
+func (e *EventReader) Poll(yes bool) { e.polls = yes }
+
+// Await waits for an event to begin, without a buffer. The slices of the last event may not be used any more.
+func (e *EventReader) Await() {
+	if e.wait == nil || e.err != nil {
+		return
+	}
+	if e.leaveEvent(); e.start == len(e.buf) {
+		e.rest()
+		e.awaited = true
+	}
+}
+
+// rest waits without a buffer.
+func (e *EventReader) rest() {
+	keepBuffer(e.buf)
+	e.buf = nil
+	e.rebase()
+	e.wait()
+}
 
 // Next returns the next event that has data, an id or a retry time. Its slices are valid until the following call. An
 // event that the end of the stream cut off is dropped; then, and at the end, the error is the reader's: io.EOF as a rule.
@@ -206,12 +235,15 @@ func (e *EventReader) fill() error {
 	if e.err != nil {
 		return e.err
 	}
-	if e.wait != nil && e.start == len(e.buf) {
-		keepBuffer(e.buf)
-		e.buf = nil
-		e.rebase()
-		e.wait()
+	if e.wait != nil && e.start == len(e.buf) && !e.awaited {
+		switch {
+		case !e.polls:
+			e.rest()
+		case !e.ready():
+			return ErrIdle
+		}
 	}
+	e.awaited = false
 	e.makeRoom()
 	for range 100 {
 		n, err := e.r.Read(e.buf[len(e.buf):cap(e.buf)])

@@ -141,28 +141,60 @@ func TestAnEventAboveTheLimitEndsTheStream(t *testing.T) {
 	}
 }
 
-// TestARestingReaderHoldsNothing: it waits before each read, without a buffer unless it has read some of an event.
+// TestARestingReaderHoldsNothing: it waits before each read, without a buffer unless it has read some of an event. One that
+// polls waits at the same places, but only when it is told to.
 func TestARestingReaderHoldsNothing(t *testing.T) {
-	pieces := []string{"data: 1\n\n", ": comment\n\n", "data: 2\r\n\r", "\nda", "ta: 3\n\ndata: 4\n\n"}
-	next, waits, got := 0, []int(nil), ""
-	r := NewEventReader(readerFunc(func(p []byte) (int, error) {
-		if next == len(pieces) {
-			return 0, io.EOF
+	for _, polls := range []bool{false, true} {
+		pieces := []string{"data: 1\n\n", ": comment\n\n", "data: 2\r\n\r", "\nda", "ta: 3\n\ndata: 4\n\n"}
+		next, waits, got, may := 0, []int(nil), "", !polls
+		r := NewEventReader(readerFunc(func(p []byte) (int, error) {
+			if next == len(pieces) {
+				return 0, io.EOF
+			}
+			next++
+			return copy(p, pieces[next-1]), nil
+		}), 1<<20)
+		r.Poll(polls)
+		r.Rest(func() {
+			waits = append(waits, next)
+			if r.buf != nil || !may {
+				t.Errorf("polls %v: a buffer of %d bytes while it waits for piece %d; want none, and no wait unasked", polls, cap(r.buf), next)
+			}
+		}, func() bool { return false })
+		for {
+			e, err := r.Next()
+			if err == ErrIdle && polls {
+				may = true
+				r.Await()
+				may = false
+				continue
+			}
+			if err != nil {
+				break
+			}
+			got += string(e.Data)
 		}
-		next++
-		return copy(p, pieces[next-1]), nil
-	}), 1<<20)
-	r.Rest(func() {
-		waits = append(waits, next)
-		if r.buf != nil {
-			t.Errorf("a buffer of %d bytes while it waits for piece %d, want none", cap(r.buf), next)
+		if want := []int{0, 1, 2, 3, 5}; got != "1234" || !slices.Equal(waits, want) {
+			t.Errorf("polls %v: got events %q and waits before the pieces %v, want 1234 and %v", polls, got, waits, want)
 		}
-	})
-	for e, err := r.Next(); err == nil; e, err = r.Next() {
-		got += string(e.Data)
 	}
-	if want := []int{0, 1, 2, 3, 5}; got != "1234" || !slices.Equal(waits, want) {
-		t.Errorf("got events %q and waits before the pieces %v, want 1234 and %v", got, waits, want)
+}
+
+// TestAPollingReaderReadsWhatIsReady: it is not told to wait for that.
+func TestAPollingReaderReadsWhatIsReady(t *testing.T) {
+	left := []string{": comment\n\n", "data: 1\n\n"}
+	r := NewEventReader(readerFunc(func(p []byte) (int, error) {
+		piece := left[0]
+		left = left[1:]
+		return copy(p, piece), nil
+	}), 1<<20)
+	r.Poll(true)
+	r.Rest(func() { t.Error("it waits") }, func() bool { return len(left) > 0 })
+	if e, err := r.Next(); string(e.Data) != "1" || err != nil {
+		t.Errorf("got %q, %v, want event 1", e.Data, err)
+	}
+	if e, err := r.Next(); err != ErrIdle {
+		t.Errorf("got %q, %v, want %v", e.Data, err, ErrIdle)
 	}
 }
 

@@ -33,6 +33,7 @@ const maxHolders = 256
 type Client struct {
 	// identity is this sidecar's. It fails while there is none.
 	identity func() (Identity, error)
+	deleted  *Revoked
 
 	mu      sync.Mutex // guards below
 	holders map[tolegacy.Holder]*link
@@ -46,9 +47,10 @@ type link struct {
 	used  time.Time // when the last of them ended
 }
 
-// NewClient makes a Client of the sidecar that identity gives, or an error while it has not joined.
-func NewClient(identity func() (Identity, error)) *Client {
-	return &Client{identity: identity, holders: make(map[tolegacy.Holder]*link)}
+// NewClient makes a Client of the sidecar that identity gives, or an error while it has not joined. Sidecars that were
+// deleted are not asked.
+func NewClient(identity func() (Identity, error), deleted *Revoked) *Client {
+	return &Client{identity: identity, deleted: deleted, holders: make(map[tolegacy.Holder]*link)}
 }
 
 // Close ends every connection, and with them what is under way.
@@ -188,7 +190,7 @@ func (c *Client) dial(h tolegacy.Holder) (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	creds := credentials.NewTLS(id.PeerClientTLS(h.ID))
+	creds := c.deleted.guard(credentials.NewTLS(id.PeerClientTLS(h.ID)))
 	return grpc.NewClient("passthrough:///"+h.Address, grpc.WithTransportCredentials(creds), grpc.WithIdleTimeout(5*time.Minute),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxRequest)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: takeTime}),

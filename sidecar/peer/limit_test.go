@@ -126,7 +126,7 @@ type anybody struct{ Identity }
 func (anybody) PeerClientTLS(string) *tls.Config { return &tls.Config{InsecureSkipVerify: true} }
 
 func TestTheConnectionThatWasNotUsedForLongestMakesRoom(t *testing.T) {
-	c := NewClient(func() (Identity, error) { return anybody{}, nil })
+	c := NewClient(func() (Identity, error) { return anybody{}, nil }, nil)
 	defer c.Close()
 	holder := func(i int) tolegacy.Holder {
 		return tolegacy.Holder{ID: fmt.Sprint(i), Address: fmt.Sprint("127.0.0.1:", i+1)}

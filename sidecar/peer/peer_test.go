@@ -91,8 +91,13 @@ func (f *fleet) joinWith(token, nodeID string) *config.Identity {
 
 // holder serves r as a sidecar and returns how others name it.
 func (f *fleet) holder(id *config.Identity, r Resumer) tolegacy.Holder {
+	return f.holderThatKnows(nil, id, r)
+}
+
+// holderThatKnows is a holder that was told of deleted sidecars.
+func (f *fleet) holderThatKnows(deleted *Revoked, id *config.Identity, r Resumer) tolegacy.Holder {
 	l := listen(f.t)
-	g := NewServer(r, id, slog.New(slog.DiscardHandler))
+	g := NewServer(r, id, deleted, slog.New(slog.DiscardHandler))
 	go g.Serve(l)
 	f.t.Cleanup(g.Stop)
 	return tolegacy.Holder{ID: id.NodeID(), Address: l.Addr().String()}
@@ -103,8 +108,15 @@ func (f *fleet) client(id *config.Identity) *Client {
 	return newClient(f.t, id)
 }
 
-func newClient(t *testing.T, id Identity) *Client {
-	c := NewClient(func() (Identity, error) { return id, nil })
+func newClient(t *testing.T, id Identity) *Client { return newClientThatKnows(t, nil, id) }
+
+// clientThatKnows is a client that was told of deleted sidecars.
+func (f *fleet) clientThatKnows(deleted *Revoked, id *config.Identity) *Client {
+	return newClientThatKnows(f.t, deleted, id)
+}
+
+func newClientThatKnows(t *testing.T, deleted *Revoked, id Identity) *Client {
+	c := NewClient(func() (Identity, error) { return id, nil }, deleted)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -350,7 +362,7 @@ func TestAHolderThatIsBackIsFoundAtOnce(t *testing.T) {
 	}
 	g := NewServer(resumer(func(context.Context, *outriggerv1.ResumeRequest) (*upstream.Answer, error) {
 		return &upstream.Answer{Status: 200, Events: &script{nil, io.EOF, make(chan struct{})}}, nil
-	}), id, slog.New(slog.DiscardHandler))
+	}), id, nil, slog.New(slog.DiscardHandler))
 	go g.Serve(l)
 	t.Cleanup(g.Stop)
 	if err := first(t.Context(), c, h, &outriggerv1.ResumeRequest{}); !errors.Is(err, io.EOF) {

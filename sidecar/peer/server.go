@@ -2,8 +2,9 @@
 // by the one that holds its call (outrigger.v1.PeerService).
 //
 // They speak gRPC over mutual TLS with the certificates that the control plane gave them; each is known by the node id
-// in it, and a state that names a holder is handed to that node alone. Who calls comes as an assertion that the sidecar which
-// let the caller in has signed (package assertion). Not here: what is held, and who may go on with it (package tolegacy).
+// in it, and a state that names a holder is handed to that node alone. One that was deleted at the control plane is neither
+// answered nor asked (Revoked). Who calls comes as an assertion that the sidecar which let the caller in has signed (package
+// assertion). Not here: what is held, and who may go on with it (package tolegacy).
 package peer
 
 import (
@@ -62,10 +63,12 @@ type service struct {
 	log      *slog.Logger
 }
 
-// NewServer makes the server of other sidecars' requests to the one that id is of. It is for a listener that Limit made.
-func NewServer(r Resumer, id Identity, log *slog.Logger) *grpc.Server {
+// NewServer makes the server of other sidecars' requests to the one that id is of. Those that were deleted are not answered.
+// It is for a listener that Limit made.
+func NewServer(r Resumer, id Identity, deleted *Revoked, log *slog.Logger) *grpc.Server {
+	creds := deleted.guard(credentials.NewTLS(id.PeerServerTLS()))
 	s := grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(id.PeerServerTLS())), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxMessage), grpc.ConnectionTimeout(connectTime),
+		grpc.Creds(creds), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxMessage), grpc.ConnectionTimeout(connectTime),
 		grpc.MaxConcurrentStreams(2*maxCalls), grpc.MaxHeaderListSize(16<<10), grpc.StreamInterceptor(newQuota().intercept),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 10 * time.Minute, Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),

@@ -19,8 +19,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
-// exchange is one HTTP request and what is known of it so far. One goroutine uses it, until release, after which it may
-// be another request's.
+// exchange is one HTTP request and what is known of it so far. One goroutine at a time uses it, until release, after which
+// it may be another request's.
 type exchange struct {
 	// Set by ServeHTTP, never changed.
 	p     *Proxy
@@ -45,6 +45,7 @@ type exchange struct {
 	status  int // HTTP status written; 0 while nothing was
 	out     int64
 	aborted bool    // the answer broke off: the connection must not look complete
+	rests   bool    // the answer goes on after this goroutine (last)
 	decided decided // the rule that allowed or refused it
 	shadow  decided // the rule of an audit-only policy that would have refused it
 }
@@ -57,8 +58,11 @@ var (
 	exchanges = sync.Pool{New: func() any { return new(exchange) }}
 )
 
-// release gives back what the exchange held, and itself. Nothing may use it or its message afterwards.
+// release gives back what the exchange held, and itself, unless it rests. Nothing may use it or its message afterwards.
 func (x *exchange) release() {
+	if x.rests {
+		return
+	}
 	if x.ep != nil {
 		x.ep.use.end()
 	}
@@ -213,10 +217,15 @@ func lists(accept []string, ranges ...string) bool {
 	return false
 }
 
-// call is the exchange's message as a server gets it.
+// call is the exchange's message as a server gets it. A listen's is memory of its own: the exchange would hold the header
+// with it for as long as the answer lasts.
 func (x *exchange) call() *upstream.Call {
-	x.sent = upstream.Call{Message: &x.msg, Header: x.r.Header, Principal: x.caller(), Caller: x.who, Binding: x.ep.name}
-	return &x.sent
+	c := &x.sent
+	if x.msg.Method == mcp.MethodListen {
+		c = new(upstream.Call)
+	}
+	*c = upstream.Call{Message: &x.msg, Header: x.r.Header, Principal: x.caller(), Caller: x.who, Binding: x.ep.name}
+	return c
 }
 
 // caller is who calls, as what is kept for callers is told apart. Where nobody is asked, it is what their credential is.

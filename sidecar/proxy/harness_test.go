@@ -147,7 +147,7 @@ func (r *rig) serve() {
 	}
 	r.server = NewServer(r.Proxy, nil, r.Log)
 	if !*plain {
-		r.server = http1.New(r.Proxy, NewServer(r.Proxy, nil, r.Log), http1.Options{Log: r.Log, Lasts: MayLast})
+		r.server = http1.New(r.Proxy, NewServer(r.Proxy, nil, r.Log), http1.Options{Log: r.Log})
 	}
 	r.addr = l.Addr().String()
 	r.url = "http://" + r.addr + "/mcp"

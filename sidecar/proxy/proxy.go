@@ -77,10 +77,18 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := exchanges.Get().(*exchange)
 	defer x.release()
 	x.p, x.w, x.r, x.start = p, w, r, time.Now()
-	if err := p.serve(x); err != nil {
+	x.conclude(p.serve(x))
+}
+
+// conclude ends a request with what came of it, unless it rests.
+func (x *exchange) conclude(err error) {
+	if x.rests {
+		return
+	}
+	if err != nil {
 		x.refuse(err)
 	}
-	p.record(x)
+	x.p.record(x)
 	if x.aborted {
 		panic(http.ErrAbortHandler) // the one way to tell a client that what it got is not whole
 	}

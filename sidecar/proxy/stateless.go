@@ -36,6 +36,9 @@ func (x *exchange) serveStateless() error {
 	if err != nil {
 		return x.eraError(err)
 	}
+	if a.Events != nil && x.msg.Method == mcp.MethodListen {
+		return x.subscribe(a.Events)
+	}
 	defer a.Close()
 	if err := x.ep.server.mirrors.learn(x, a); err != nil {
 		return err

@@ -3,7 +3,6 @@ package proxy
 import (
 	"cmp"
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"sync"
@@ -75,12 +74,6 @@ func (s *eventWriter) send(e mcp.Event) error {
 	return s.failed
 }
 
-// sendData is send for an event with data only. Whoever waits in the meantime keeps no Event on its stack for it, of which
-// there may be thousands.
-//
-//go:noinline
-func (s *eventWriter) sendData(data []byte) error { return s.send(mcp.Event{Data: data}) }
-
 // flush sends what was written. It is called before anything is waited for.
 func (s *eventWriter) flush() error {
 	s.mu.Lock()
@@ -100,6 +93,14 @@ func (s *eventWriter) sendNow(e mcp.Event) error {
 		return err
 	}
 	return s.flush()
+}
+
+// idle is flush before a wait that may last: it leaves no memory for the next event.
+func (s *eventWriter) idle() {
+	_ = s.flush() // a client that is gone shows when the next event is sent, or ends the request's context
+	s.mu.Lock()
+	s.buf = nil
+	s.mu.Unlock()
 }
 
 // next takes the data of a server's next event. If that may take time, what was written is flushed first.
@@ -157,63 +158,33 @@ func (s *eventWriter) fail(err error) {
 	_ = s.send(mcp.Event{Data: mcp.AppendError(nil, e.ID, e)}) // a client that is gone cannot be told
 }
 
-// MayLast reports whether the answer to a POST with this header may be a stream that lasts: a listen's. It is for the
-// server that carries a Proxy.
-func MayLast(h http.Header) bool {
-	methods := h[mcp.HeaderMethod]
-	return len(methods) == 1 && methods[0] == mcp.MethodListen
-}
-
 // relay copies a stateless answer's events through. The wire has no event ids: a stream that breaks is lost.
 func (x *exchange) relay(events upstream.EventStream) error {
 	out := x.openEvents()
 	defer out.close()
-	listen := x.msg.Method == mcp.MethodListen
-	ended, lasts := x.last(listen, out)
-	defer lasts.drop()
+	ended, o := x.enlist(false, out)
+	defer o.drop()
 	if ended != nil {
 		stop := context.AfterFunc(ended, func() { events.Close() })
 		defer stop()
 	}
-	answered := false
 	for {
 		data, err := out.next(events)
-		if err != nil {
-			return x.endRelay(out, err, ended, listen && !answered)
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil && ended != nil && ended.Err() != nil:
+			out.fail(credentialEnded())
+			return nil
+		case err != nil:
+			out.fail(err)
+			return nil
 		}
-		if !x.mayHear(data) {
-			continue
-		}
-		outcome := mcp.PeekOutcome(data)
-		x.outcome = recorded(outcome)
-		answered = answered || outcome != mcp.OutcomeUnknown
-		if err := out.sendData(data); err != nil {
+		x.outcome = outcomeOf(data)
+		if err := out.send(mcp.Event{Data: data}); err != nil {
 			return errClientGone
 		}
-		lasts.heard()
 	}
-}
-
-// endRelay ends an answer whose events ended with err; listens is whether that is an unanswered subscription's.
-func (x *exchange) endRelay(out *eventWriter, err error, ended context.Context, listens bool) error {
-	over := ended != nil && ended.Err() != nil
-	switch {
-	case listens && over:
-		return out.sendData(x.listenEnd())
-	case over:
-		out.fail(credentialEnded())
-	case err != io.EOF:
-		out.fail(err)
-	}
-	return nil
-}
-
-// listenEnd is the graceful end of a listen (basic/patterns/subscriptions, Closing): the request's result.
-func (x *exchange) listenEnd() []byte {
-	id := x.msg.ID.Of(x.msg.Raw)
-	b := append([]byte(`{"jsonrpc":"2.0","id":`), id...)
-	b = append(b, `,"result":{"resultType":"complete","_meta":{"`+mcp.MetaKeySubscriptionID+`":`...)
-	return append(append(b, id...), `}}}`...)
 }
 
 // keep copies a legacy call's events through, and keeps them for a client that comes back: leaving is no cancellation on
@@ -227,8 +198,8 @@ func (x *exchange) keep(st *session.Stream, version string, events upstream.Even
 	defer gone.Undo()
 	out := x.openEvents()
 	defer out.close()
-	ended, lasts := x.last(false, out)
-	defer lasts.drop()
+	ended, o := x.enlist(false, out)
+	defer o.drop()
 	if ended != nil {
 		stop := context.AfterFunc(ended, func() { events.Close() })
 		defer stop()
@@ -276,34 +247,4 @@ func priming(version string, r *session.Reader) mcp.Event {
 		return mcp.Event{}
 	}
 	return mcp.Event{ID: r.Before(), HasID: true, Retry: reconnectAfter}
-}
-
-// follow sends what a Reader hands out, after the event first if that has an id: what GET asks for. It ends with the
-// stream, the client, the endpoint, and when another connection reads the stream.
-func (x *exchange) follow(r *session.Reader, first mcp.Event) error {
-	defer r.Detach()
-	out := x.openEvents()
-	defer out.close()
-	if first.HasID {
-		_ = out.send(first)
-	}
-	_ = out.flush() // the head; a client that is gone ends the request's context
-	ended, lasts := x.last(true, out)
-	defer lasts.drop()
-	for {
-		number, data, err := r.Next(x.r.Context(), ended)
-		if err != nil {
-			if x.r.Context().Err() != nil && !errors.Is(err, io.EOF) {
-				x.outcome = telemetry.Cancelled
-			}
-			return nil
-		}
-		if !x.mayHear(data) {
-			continue
-		}
-		out.id = r.Stream().AppendEventID(out.id[:0], number)
-		if err := out.sendNow(mcp.Event{ID: out.id, HasID: true, Data: data}); err != nil {
-			return errClientGone
-		}
-	}
 }

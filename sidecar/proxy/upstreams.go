@@ -9,7 +9,8 @@ import (
 // cared is a server that says how its endpoints are.
 type cared interface{ Snapshot() care.Snapshot }
 
-// Upstreams are the gauges of the servers that run, read when metrics are: no call pays for them.
+// Upstreams are the metrics of the servers that run, read when metrics are: no call pays for them. A server that is
+// replaced begins to count anew.
 func (p *Proxy) Upstreams() prometheus.Collector { return upstreams{p} }
 
 type upstreams struct{ p *Proxy }
@@ -22,6 +23,9 @@ var (
 		"Calls in flight at an upstream, without listens.", []string{"upstream"}, nil)
 	waitingDesc = prometheus.NewDesc("outrigger_upstream_waiting_calls",
 		"Calls that wait for a place at an upstream.", []string{"upstream"}, nil)
+	retriesDesc = prometheus.NewDesc("outrigger_upstream_retries_total",
+		"Requests sent to an upstream again, by result; no_budget: not sent, since the budget of retries was spent.",
+		[]string{"upstream", "result"}, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -29,6 +33,7 @@ func (u upstreams) Describe(to chan<- *prometheus.Desc) {
 	to <- upDesc
 	to <- inFlightDesc
 	to <- waitingDesc
+	to <- retriesDesc
 }
 
 // Collect implements prometheus.Collector.
@@ -41,6 +46,11 @@ func (u upstreams) Collect(to chan<- prometheus.Metric) {
 		shot := c.Snapshot()
 		to <- prometheus.MustNewConstMetric(inFlightDesc, prometheus.GaugeValue, float64(shot.InFlight), name)
 		to <- prometheus.MustNewConstMetric(waitingDesc, prometheus.GaugeValue, float64(shot.Waiting), name)
+		for result, n := range map[string]uint64{
+			"ok": shot.Retries.Answered, "failed": shot.Retries.Failed, "no_budget": shot.Retries.NoBudget,
+		} {
+			to <- prometheus.MustNewConstMetric(retriesDesc, prometheus.CounterValue, float64(n), name, result)
+		}
 		seen := make(map[string]bool)
 		for _, e := range shot.Endpoints {
 			if seen[e.Name] { // the same URL twice: one series

@@ -2,7 +2,6 @@ package session
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -151,7 +150,7 @@ func replay(tb testing.TB, s *Session, eventID string) (events int) {
 	}
 	defer r.Detach()
 	for ; ; events++ {
-		if _, _, err := r.Next(context.Background(), context.Background()); err != nil {
+		if _, _, err := r.Poll(); err != nil {
 			return events
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
 
@@ -50,7 +51,7 @@ func (c *Session) openGeneral() (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !c.store.run(func() { c.keep(st, events) }) {
+	if !c.store.run(func() { c.await(st, events) }) {
 		c.keep(st, events) // which ends at once, as the session has
 	}
 	return r, nil
@@ -80,17 +81,37 @@ func (c *Session) openStream() *Stream {
 	return nil
 }
 
-// keep appends a server's messages to the stream until they end. A server that has forgotten the session ends it.
+// await keeps what comes. Most streams do little but wait, so that begins on the stack of a goroutine that has done nothing
+// else.
+func (c *Session) await(st *Stream, events upstream.EventStream) {
+	if a, ok := events.(upstream.Awaiter); ok {
+		a.Await()
+	}
+	c.keep(st, events)
+}
+
+// keep appends a server's messages to the stream until they end, or leaves that to another goroutine when more are to be
+// waited for. A server that has forgotten the session ends it.
 func (c *Session) keep(st *Stream, events upstream.EventStream) {
-	defer events.Close()
-	defer st.End()
+	next := events.Next
+	if a, ok := events.(upstream.Awaiter); ok {
+		next = a.Poll
+	}
 	for {
-		ev, err := events.Next()
-		if err != nil {
+		ev, err := next()
+		switch {
+		case err == nil:
+			st.Append(ev.Data, nil)
+		case err != mcp.ErrIdle:
 			c.EndIfGone(err)
+			st.End()
+			_ = events.Close() // nothing could be done about it
 			return
+		case c.store.run(func() { c.await(st, events) }):
+			return
+		default:
+			next = events.Next // for the session's end, which is near
 		}
-		st.Append(ev.Data, nil)
 	}
 }
 

@@ -128,7 +128,7 @@ func TestASessionThatItsServerForgotEndsWithItsStream(t *testing.T) {
 				}
 				defer r.Detach()
 				up.feed <- tt.err
-				if _, _, err := r.Next(t.Context(), context.Background()); err == nil {
+				if _, _, err := next(t.Context(), r); err == nil {
 					t.Error("the stream goes on")
 				}
 				synctest.Wait()

@@ -170,7 +170,7 @@ func TestACancelledCallIsGivenUpAfterItsGrace(t *testing.T) {
 func readAll(t *testing.T, r *Reader) (got []string) {
 	t.Helper()
 	for {
-		n, data, _, err := r.take()
+		n, data, err := r.Poll()
 		if err != nil {
 			return append(got, err.Error())
 		}
@@ -281,7 +281,7 @@ func TestAnAnswerLargerThanTheBoundReachesAClientThatCameBack(t *testing.T) {
 	big := bytes.Repeat([]byte("x"), 5000)
 	st.Append(big, nil)
 	st.End()
-	n, data, err := r.Next(context.Background(), context.Background())
+	n, data, err := next(context.Background(), r)
 	if err != nil || n != 1 || !bytes.Equal(data, big) {
 		t.Errorf("got message %d of %d bytes, %v; want message 1 of 5000", n, len(data), err)
 	}
@@ -314,7 +314,64 @@ func TestEndedStreamsAreForgotten(t *testing.T) {
 	})
 }
 
-func TestNextWaitsAndIsWoken(t *testing.T) {
+// next waits for a Reader's next message, within ctx.
+func next(ctx context.Context, r *Reader) (number uint64, data []byte, err error) {
+	stop := context.AfterFunc(ctx, r.Wake)
+	defer stop()
+	for {
+		if number, data, err = r.Poll(); data != nil || err != nil {
+			return number, data, err
+		}
+		if ctx.Err() != nil {
+			return 0, nil, ctx.Err()
+		}
+		woken := make(chan struct{})
+		r.Await(func() { close(woken) })
+		<-woken
+	}
+}
+
+// TestAWakeIsNeverLostAndCountsOnce: it may come before the wait that it is to end.
+func TestAWakeIsNeverLostAndCountsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, open, _ := newStore(t, roomy)
+		st := open().NewStream()
+		r := st.Attach()
+		defer r.Detach()
+		wakes := 0
+		expect := func(after string, want int) {
+			t.Helper()
+			synctest.Wait()
+			if wakes != want {
+				t.Errorf("%d wakes after %s, want %d", wakes, after, want)
+			}
+		}
+		wait := func() { r.Await(func() { wakes++ }) }
+		wait()
+		expect("a wait", 0)
+		r.Wake()
+		expect("a Wake", 1)
+		r.Wake()
+		r.Wake()
+		expect("two more, which nobody waited for", 1)
+		wait()
+		expect("a wait after them", 2)
+		wait()
+		expect("another", 2)
+		st.Append([]byte("a"), nil)
+		st.Append([]byte("b"), nil)
+		expect("two messages", 3)
+		wait()
+		expect("a wait with messages to take", 4)
+		readAll(t, r)
+		wait()
+		expect("a wait with none", 4)
+		st.End()
+		expect("the stream's end", 5)
+	})
+}
+
+func TestWhoWaitsForAStreamIsWoken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, open, _ := newStore(t, roomy)
 		s := open()
@@ -324,11 +381,11 @@ func TestNextWaitsAndIsWoken(t *testing.T) {
 		r := st.Attach()
 		wait.Go(func() {
 			for _, want := range []string{"a", "b"} {
-				if _, data, err := r.Next(t.Context(), context.Background()); err != nil || string(data) != want {
+				if _, data, err := next(t.Context(), r); err != nil || string(data) != want {
 					t.Errorf("got %q, %v; want %q", data, err, want)
 				}
 			}
-			_, _, got[0] = r.Next(t.Context(), context.Background())
+			_, _, got[0] = next(t.Context(), r)
 			r.Detach()
 		})
 		synctest.Wait()
@@ -337,7 +394,7 @@ func TestNextWaitsAndIsWoken(t *testing.T) {
 		st.Append([]byte("b"), nil)
 		synctest.Wait()
 		r2 := st.Attach()
-		wait.Go(func() { _, _, got[1] = r2.Next(t.Context(), context.Background()); r2.Detach() })
+		wait.Go(func() { _, _, got[1] = next(t.Context(), r2); r2.Detach() })
 		synctest.Wait()
 		store.End(context.Background(), s.ID)
 		wait.Wait()

@@ -340,6 +340,7 @@ func (c *Session) Context() context.Context { return &c.ctx }
 func (c *Session) endWaits() {
 	c.ctx.Cancel()
 	c.cancelCalls()
+	c.wakeReaders()
 }
 
 // end makes every wait of the session return, then tells the server within ctx.

@@ -2,7 +2,6 @@ package session
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"strconv"
@@ -111,15 +110,16 @@ type Reader struct {
 	stream *Stream
 
 	// Guarded by session.mu.
-	wake     chan struct{} // capacity 1: that something changed; nil until Next waits
-	at       uint64        // number of the next message to hand out
+	wake     func() // Await's; nil when nobody waits
+	at       uint64 // number of the next message to hand out
+	woken    bool   // Wake was called while nobody waited
 	detached bool
 }
 
 func (r *Reader) signalLocked() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
+	if r.wake != nil {
+		go r.wake()
+		r.wake = nil
 	}
 }
 
@@ -191,51 +191,48 @@ func (r *Reader) Before() []byte {
 	return r.stream.EventID(r.at - 1)
 }
 
-// Next waits for the next message. It returns io.EOF after the last one of a stream that has ended, ErrReplaced when
-// another connection reads the stream now, and the error of whichever ends first of ctx, other and the session. Messages
-// that were forgotten before this Reader got to them are skipped.
-func (r *Reader) Next(ctx, other context.Context) (number uint64, data []byte, err error) {
-	c := r.stream.session
-	for {
-		var wake chan struct{}
-		number, data, wake, err = r.take()
-		if err != nil || data != nil {
-			return number, data, err
-		}
-		select {
-		case <-wake:
-		case <-ctx.Done():
-			return 0, nil, ctx.Err()
-		case <-other.Done():
-			return 0, nil, other.Err()
-		case <-c.ctx.Done():
-			return 0, nil, c.ctx.Err()
-		}
-	}
-}
-
-// take returns the next message if it is there. If it is not yet, data is nil, and wake tells when to look again.
-func (r *Reader) take() (number uint64, data []byte, wake chan struct{}, err error) {
+// Poll returns the next message, or none (nil) when it is not there yet. It returns io.EOF after the last one of a stream
+// that has ended, ErrReplaced when another connection reads the stream now, and the session's context's error once that
+// has ended. Messages that were forgotten before this Reader got to them are skipped.
+func (r *Reader) Poll() (number uint64, data []byte, err error) {
 	st := r.stream
 	st.session.mu.Lock()
 	defer st.session.mu.Unlock()
 	if st.reader != r {
-		return 0, nil, nil, ErrReplaced
+		return 0, nil, ErrReplaced
 	}
 	r.at = max(r.at, st.first)
 	if r.at < st.next {
 		number = r.at
 		r.at++
 		st.sent = max(st.sent, r.at)
-		return number, st.events[number-st.first], nil, nil
+		return number, st.events[number-st.first], nil
 	}
 	if !st.ended.IsZero() {
-		return 0, nil, nil, io.EOF
+		return 0, nil, io.EOF
 	}
-	if r.wake == nil {
-		r.wake = make(chan struct{}, 1)
+	return 0, nil, st.session.ctx.Err()
+}
+
+// Await calls wake once, in a goroutine, when Poll has something to say, or when Wake is called or was since the last time.
+// It is for whoever polls, who waits for the call.
+func (r *Reader) Await(wake func()) {
+	st := r.stream
+	st.session.mu.Lock()
+	defer st.session.mu.Unlock()
+	r.wake = wake
+	if r.woken || st.reader != r || max(r.at, st.first) < st.next || !st.ended.IsZero() || st.session.ctx.Err() != nil {
+		r.woken = false
+		r.signalLocked()
 	}
-	return 0, nil, r.wake, nil
+}
+
+// Wake ends what Await began, or the next one at once. Any goroutine may call it.
+func (r *Reader) Wake() {
+	r.stream.session.mu.Lock()
+	defer r.stream.session.mu.Unlock()
+	r.woken = r.wake == nil
+	r.signalLocked()
 }
 
 // Detach ends the attachment: the connection is gone or done. The stream goes on, and keeps what comes. Only the first
@@ -257,6 +254,17 @@ func (r *Reader) Detach() {
 
 // ContextEnded is Detach, for the end of a client's request (lazyctx.Hook).
 func (r *Reader) ContextEnded() { r.Detach() }
+
+// wakeReaders makes every Reader look at the session's end.
+func (c *Session) wakeReaders() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, st := range c.streams {
+		if st.reader != nil {
+			st.reader.signalLocked()
+		}
+	}
+}
 
 // forget drops what is kept beyond its time.
 func (c *Session) forget(now time.Time) {

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/budget"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 )
 
@@ -44,6 +45,27 @@ func TestACallOfNoWireIsCountedAsThat(t *testing.T) {
 	}
 	if n, err := testutil.GatherAndCount(reg, "outrigger_call_duration_seconds"); n != 3 || err != nil {
 		t.Errorf("%d series, %v; want one for each of none, legacy and stateless", n, err)
+	}
+}
+
+func TestABudgetShowsWhatItHasAndWhatItRefused(t *testing.T) {
+	answers := budget.New(10_000)
+	answers.Take(7_000)
+	answers.Take(5_000) // no room
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(Budgets{"answers": answers})
+	const want = `# HELP outrigger_budget_bytes Memory taken of a budget of the process, by what it bounds.
+# TYPE outrigger_budget_bytes gauge
+outrigger_budget_bytes{budget="answers"} 7000
+# HELP outrigger_budget_limit_bytes How much a budget of the process has, by what it bounds.
+# TYPE outrigger_budget_limit_bytes gauge
+outrigger_budget_limit_bytes{budget="answers"} 10000
+# HELP outrigger_budget_refused_total How often a budget of the process had no room, by what it bounds.
+# TYPE outrigger_budget_refused_total counter
+outrigger_budget_refused_total{budget="answers"} 1
+`
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want)); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -235,3 +235,26 @@ func TestAServerThatOnlyTalksHoldsNoRequestOfTheSidecarsOwn(t *testing.T) {
 		}
 	}
 }
+
+// chatter is a stream that says one thing for ever.
+type chatter struct {
+	upstream.EventStream
+	message []byte
+	said    int
+}
+
+func (c *chatter) Next() (mcp.Event, error) {
+	c.said++
+	return mcp.Event{Data: c.message}, nil
+}
+
+func TestMessagesBeforeAResponseAreBoundedInNumberAndInBytes(t *testing.T) {
+	for size, most := range map[int]int{50: 10_001, 1 << 20: 17} {
+		c := &chatter{message: fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"m","params":{"a":"%s"}}`, strings.Repeat("x", size))}
+		_, err := upstream.NextResponse("talker", c)
+		var known *upstream.Error
+		if !errors.As(err, &known) || known.Kind != upstream.BadAnswer || c.said > most {
+			t.Errorf("messages of %d bytes: %v after %d of them, want upstream_bad_answer after at most %d", size, err, c.said, most)
+		}
+	}
+}

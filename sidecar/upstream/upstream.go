@@ -133,6 +133,15 @@ type EventStream interface {
 	Close() error
 }
 
+// Awaiter is an EventStream on which little may happen for long.
+type Awaiter interface {
+	EventStream
+	// Poll is Next, but for mcp.ErrIdle where that would wait for an event to begin.
+	Poll() (mcp.Event, error)
+	// Await waits for that. It needs little of a stack, and no buffer meanwhile. It is for the goroutine that calls Next.
+	Await()
+}
+
 // ErrNoStream is Listen's answer for a server that offers no stream of its own (405 on GET).
 var ErrNoStream = errors.New("the server offers no stream outside of calls")
 

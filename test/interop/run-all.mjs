@@ -15,8 +15,10 @@ const folder = mkdtempSync(path.join(tmpdir(), 'interop-fs-'));
 process.on('exit', () => rmSync(folder, { recursive: true, force: true }));
 
 const conformance = { UPSTREAM: 'conformance' };
+// Those that are mixed speak another wire than their upstream, so they run through a proxy only.
 const drivers = [
   { name: 'ts1-everything', upstream: 'everything', command: js('drivers/ts1-everything.mjs') },
+  { name: 'ts2-everything', upstream: 'everything', command: js('drivers/ts2-everything.mjs'), mixed: true },
   { name: 'ts1-resume', upstream: 'resume', command: js('drivers/ts1-resume.mjs') },
   { name: 'raw-2025', upstream: 'conformance-2025', command: js('drivers/raw-2025.mjs') },
   { name: 'ts2-modern', upstream: 'conformance', command: js('drivers/ts2-modern.mjs') },
@@ -55,7 +57,7 @@ async function drive({ name, command: [program, ...args], env }, url) {
 }
 
 const wanted = process.env.DRIVERS?.split(',');
-const chosen = drivers.filter((d) => !wanted || wanted.includes(d.name));
+const chosen = drivers.filter((d) => (wanted?.includes(d.name) ?? true) && (process.env.PROXY || !d.mixed));
 const upstreams = [...new Set(chosen.map((d) => d.upstream))];
 const urls = await startUpstreams(upstreams, { FS_DIR: folder });
 if (process.env.PROXY) for (const u of upstreams) urls[u] = (await startProxy(process.env.PROXY, urls[u])).url;

@@ -166,6 +166,22 @@ type target struct {
 	mu      sync.Mutex // guards below
 	runs    []string
 	secrets map[string]string // "NAME/KEY": value
+	deleted []string // node ids of other sidecars
+}
+
+func (tg *target) revoked(all []*outriggerv1.RevokedSidecar) {
+	tg.mu.Lock()
+	defer tg.mu.Unlock()
+	tg.deleted = nil
+	for _, r := range all {
+		tg.deleted = append(tg.deleted, r.NodeId)
+	}
+}
+
+func (tg *target) gone() []string {
+	tg.mu.Lock()
+	defer tg.mu.Unlock()
+	return slices.Clone(tg.deleted)
 }
 
 func (tg *target) Check(resource.Object) error { return nil }
@@ -220,7 +236,7 @@ func (p *process) sidecar(nodeID, token string, tg *target) *config.XDS {
 		p.t.Fatal(err)
 	}
 	return p.follow(config.XDSOptions{
-		NodeID: nodeID, Version: "v1.2.3", StateDir: dir, Target: tg,
+		NodeID: nodeID, Version: "v1.2.3", StateDir: dir, Target: tg, Revoked: tg.revoked,
 		Credentials: func() credentials.TransportCredentials { return id.Credentials() },
 	})
 }

@@ -46,25 +46,32 @@ func startEtcd(t *testing.T) string {
 	return client.String()
 }
 
-// TestADeletedSidecarIsGoneFromEveryReplica deletes at the replica to which the sidecar is not connected.
+// TestADeletedSidecarIsGoneFromEveryReplica deletes at the replica to which the sidecar is not connected. Those that are
+// left hear of it from either.
 func TestADeletedSidecarIsGoneFromEveryReplica(t *testing.T) {
 	etcd := startEtcd(t)
 	first := start(t, filepath.Join(t.TempDir(), "first"), "--etcd", etcd)
 	second := start(t, filepath.Join(t.TempDir(), "second"), "--etcd", etcd)
 	c := second.client("http", http.DefaultTransport)
-	token, err := c.CreateJoinToken(t.Context(), &outriggerv1.CreateJoinTokenRequest{})
+	token, err := c.CreateJoinToken(t.Context(), &outriggerv1.CreateJoinTokenRequest{MaxUses: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
+	var atFirst, atSecond target
+	first.sidecar("one", token.Token, &atFirst)
+	second.sidecar("two", token.Token, &atSecond)
 	x := first.sidecar("team/demo", token.Token, &target{})
 	eventually(t, "connection", func() bool { return x.Status().Connected })
 	if _, err := c.DeleteSidecar(t.Context(), &outriggerv1.DeleteSidecarRequest{Id: "team/demo"}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "end of the stream", func() bool { return !x.Status().Connected })
+	for _, tg := range []*target{&atFirst, &atSecond} {
+		eventually(t, "news of it at the others", func() bool { return slices.Equal(tg.gone(), []string{"team/demo"}) })
+	}
 	list, err := first.client("http", http.DefaultTransport).ListSidecars(t.Context(), &outriggerv1.ListSidecarsRequest{})
-	if err != nil || len(list.Sidecars) != 0 {
-		t.Errorf("the replica that it was connected to lists %v (%v), want none", list, err)
+	if err != nil || len(list.Sidecars) != 1 || list.Sidecars[0].Id != "one" {
+		t.Errorf("the replica that it was connected to lists %v (%v), want the other alone", list, err)
 	}
 	first.stop()
 	second.stop()

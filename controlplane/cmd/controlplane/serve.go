@@ -181,6 +181,7 @@ func (p *plane) start(ctx context.Context) {
 	p.background.Go(func() { p.ca.Run(ctx) })
 	if !p.o.xdsPlaintext { // there, nobody is admitted
 		p.background.Go(func() { p.ca.FollowRevocations(ctx, p.fleet.Revoke) })
+		p.background.Go(func() { p.ca.FollowRevoked(ctx, p.fleet.SetRevoked) })
 	}
 	p.background.Go(func() { p.watch("admin", p.admin.Serve(p.adminListener)) })
 	p.background.Go(func() { p.watch("xds", p.xds.Serve(stream.LimitConnections(p.xdsListener))) })

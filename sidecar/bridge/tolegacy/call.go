@@ -1,6 +1,7 @@
 package tolegacy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -275,19 +276,34 @@ func (k *call) step() (last bool) {
 // comes while nobody waits has nobody to go to.
 func (k *call) notification(m *mcp.Message) {
 	switch m.Method {
-	case mcp.NotificationProgress:
-		r := k.attached()
-		if r != nil && r.token != nil && k.token != nil && string(m.ProgressToken.Of(m.Raw)) == string(k.token) {
-			r.put(k.ctx, rawjson.Splice(m.Raw, mcp.Edit{Span: m.ProgressToken, With: r.token}))
-		}
-	case mcp.NotificationMessage:
-		if r := k.attached(); r != nil && r.level.wants(m) {
-			r.put(k.ctx, rawjson.Splice(m.Raw))
+	case mcp.NotificationProgress, mcp.NotificationMessage:
+		if r, data := k.forReader(m); r != nil {
+			r.put(k.ctx, data)
 		}
 	case mcp.NotificationCancelled:
 		k.withdraw(m.RequestID.Of(m.Raw))
 	default:
 		k.on.listen.publish(m)
+	}
+}
+
+// forReader is what the reader gets of progress or a log message; r is nil when nobody waits, or wants it.
+func (k *call) forReader(m *mcp.Message) (r *reader, data []byte) {
+	switch r = k.attached(); {
+	case r == nil:
+	case m.Method == mcp.NotificationMessage && r.level.wants(m):
+		return r, rawjson.Splice(m.Raw)
+	case m.Method == mcp.NotificationProgress && r.token != nil && k.token != nil && bytes.Equal(m.ProgressToken.Of(m.Raw), k.token):
+		return r, rawjson.Splice(m.Raw, mcp.Edit{Span: m.ProgressToken, With: r.token})
+	}
+	return nil, nil
+}
+
+// notificationAside passes progress or a log message that the server sent outside of the call's stream, unless the client
+// is slow: others wait behind it.
+func (k *call) notificationAside(m *mcp.Message) {
+	if r, data := k.forReader(m); r != nil {
+		r.offer(data)
 	}
 }
 

@@ -1,6 +1,7 @@
 package tolegacy
 
 import (
+	"bytes"
 	"sync"
 	"time"
 )
@@ -33,7 +34,19 @@ func (c *calls) remove(k *call) {
 	}
 }
 
-// only is the call that a question belongs to which names none: the one in flight. It is nil when there is none, or
+// withToken is the call that has a progress token at the server; nil when it is over.
+func (c *calls) withToken(token []byte) *call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k := range c.all {
+		if k.token != nil && bytes.Equal(k.token, token) {
+			return k
+		}
+	}
+	return nil
+}
+
+// only is the call that a question or a log message belongs to which names none: the one in flight. It is nil when there is none, or
 // another, or was just now, or when its client may not be asked.
 func (c *calls) only() *call {
 	c.mu.Lock()

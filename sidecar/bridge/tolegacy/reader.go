@@ -21,7 +21,7 @@ const (
 )
 
 // reader is what one request of a client gets: messages, of which the last is the response. It is an
-// upstream.EventStream. One goroutine fills it.
+// upstream.EventStream. One goroutine fills it, and waits for room; others may offer what can be left out.
 type reader struct {
 	// Set by newReader, never changed.
 	server *Server
@@ -60,24 +60,28 @@ func (r *reader) watch(ctx context.Context) {
 // put adds a message. It waits while the client is slow, and reports whether the client will get it.
 func (r *reader) put(ctx context.Context, data []byte) bool {
 	for {
-		r.mu.Lock()
-		full := len(r.queue) >= queuedMessages || r.size > 0 && r.size+len(data) > queuedBytes
-		switch {
-		case r.done:
-			r.mu.Unlock()
-			return false
-		case !full && r.addLocked(data):
-			r.mu.Unlock()
-			signal(r.wake)
-			return true
+		added, done := r.offer(data)
+		if added || done {
+			return added
 		}
-		r.mu.Unlock()
 		select {
 		case <-r.room:
 		case <-ctx.Done():
 			return false
 		}
 	}
+}
+
+// offer adds a message if there is room; done says that there will be none.
+func (r *reader) offer(data []byte) (added, done bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	full := len(r.queue) >= queuedMessages || r.size > 0 && r.size+len(data) > queuedBytes
+	if r.done || full || !r.addLocked(data) {
+		return false, r.done
+	}
+	signal(r.wake)
+	return true, false
 }
 
 // addLocked adds a message, or reports that there is no memory for it. While nothing waits for the client there is some

@@ -182,9 +182,9 @@ func (h *hub) reopenLocked(lost *stream, why error) {
 	})
 }
 
-// message takes in what the server says outside of calls' streams. A request there should belong to no call, but servers
-// exist that send all of theirs there. While exactly one call of the session is in flight it can be no other's; else
-// nobody can be asked.
+// message takes in what the server says outside of calls' streams. What comes there should belong to no call, but servers
+// exist that send all of their requests there, or all that they log, or progress on whichever stream is free. Progress names
+// its call. The rest can be no other's while exactly one call of the session is in flight; else nobody can be asked, or told.
 func (h *hub) message(ctx context.Context, data []byte) {
 	m, err := mcp.ScanAnswer(data)
 	if err != nil {
@@ -192,7 +192,7 @@ func (h *hub) message(ctx context.Context, data []byte) {
 	}
 	switch {
 	case m.Kind == mcp.Notification:
-		h.publish(&m)
+		h.notification(&m)
 	case m.Kind == mcp.Request:
 		result := noSuchThing
 		if m.Method == mcp.MethodPing {
@@ -206,5 +206,21 @@ func (h *hub) message(ctx context.Context, data []byte) {
 		if err := h.session.reply(ctx, m.ID.Of(m.Raw), result); err != nil {
 			h.server().log.Debug("a request of the server's could not be answered", "error", err)
 		}
+	}
+}
+
+// notification gives what the server says outside of calls' streams to whom it concerns.
+func (h *hub) notification(m *mcp.Message) {
+	var k *call
+	switch m.Method {
+	case mcp.NotificationProgress:
+		k = h.session.calls.withToken(m.ProgressToken.Of(m.Raw))
+	case mcp.NotificationMessage:
+		k = h.session.calls.only()
+	default:
+		h.publish(m)
+	}
+	if k != nil {
+		k.notificationAside(m)
 	}
 }

@@ -3,6 +3,7 @@ package tolegacy
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -165,4 +166,118 @@ func TestAQuestionTakenBackWhileItsCallIsGivenUp(t *testing.T) {
 		}
 	}
 	nothingInUse(t, s)
+}
+
+// waiting makes a server's tools answer when end is closed. The ids of their calls come on ids.
+func waiting(f *fake) (ids <-chan string, end chan struct{}) {
+	begun := make(chan string, 2)
+	end = make(chan struct{})
+	f.call = func(ctx context.Context, _ *fakeSession, m *mcp.Message) (*upstream.Answer, error) {
+		if m.Method == mcp.MethodToolsCall {
+			begun <- string(m.ID.Of(m.Raw))
+			select {
+			case <-end:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		return simple(m), nil
+	}
+	return begun, end
+}
+
+// follow makes a call whose answer is a stream, and returns what gives its messages one by one, then "the end".
+func (c *client) follow(call *upstream.Call) (next func() string) {
+	heard := make(chan string, 1024)
+	go func() {
+		defer close(heard)
+		a, err := c.server.Call(testContext(c.t), call)
+		if err != nil || a.Events == nil {
+			c.t.Errorf("got %+v, %v; want a stream", a, err)
+			return
+		}
+		defer a.Close()
+		for e, err := a.Events.Next(); err == nil; e, err = a.Events.Next() {
+			heard <- string(e.Data)
+		}
+		heard <- "the end"
+	}()
+	return func() string { return <-heard }
+}
+
+func progressOf(token, message string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":%q}}`, token, message)
+}
+
+func logged(level, text string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":%q,"data":%q}}`, level, text)
+}
+
+// Servers exist that say on whichever stream is free what belongs to a call.
+func TestWhatIsSaidAsideReachesTheCallItIsOf(t *testing.T) {
+	f, e := streaming(t)
+	ids, end := waiting(f)
+	c := newClient(t, newBridge(t, f), "ann", everything)
+	c.meta = `"progressToken":"p","io.modelcontextprotocol/logLevel":"warning",`
+	hearsOne := c.follow(c.tool("1", "t", "x", ""))
+	one := <-ids
+	e.feed <- logged("debug", "not wanted")
+	e.feed <- logged("error", "of one")
+	if got, want := hearsOne(), logged("error", "of one"); got != want {
+		t.Errorf("the only call heard %s, want %s", got, want)
+	}
+	hearsTwo := c.follow(c.tool("2", "t", "y", ""))
+	two := <-ids
+	e.feed <- logged("error", "whose?")
+	e.feed <- progressOf("999999", "nobody's")
+	e.feed <- progressOf(two, "of two")
+	e.feed <- progressOf(one, "of one")
+	for name, hears := range map[string]func() string{"one": hearsOne, "two": hearsTwo} {
+		if got, want := hears(), progressOf(`"p"`, "of "+name); got != want {
+			t.Errorf("call %s heard %s, want %s", name, got, want)
+		}
+	}
+	close(end)
+	for _, hears := range []func() string{hearsOne, hearsTwo} {
+		if got := hears(); !strings.Contains(got, `"result"`) {
+			t.Errorf("at the end a call heard %s, want its result", got)
+		}
+		if got := hears(); got != "the end" {
+			t.Errorf("after its result a call heard %s", got)
+		}
+	}
+}
+
+// A slow client costs no other client of the session what is said aside.
+func TestWhatIsSaidAsideDoesNotWaitForASlowClient(t *testing.T) {
+	f, e := streaming(t)
+	ids, end := waiting(f)
+	c := newClient(t, newBridge(t, f), "ann", everything)
+	c.meta = `"progressToken":1,`
+	l := c.listen(`"s"`, `{"toolsListChanged":true}`, `{"toolsListChanged":true}`)
+	answer := make(chan *upstream.Answer, 1)
+	go func() {
+		a, err := c.server.Call(testContext(t), c.tool("1", "t", "x", ""))
+		if err != nil {
+			t.Error(err)
+		}
+		answer <- a
+	}()
+	id := <-ids
+	for range 2 * queuedMessages {
+		e.feed <- progressOf(id, "more")
+	}
+	e.feed <- `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+	if got := l.next(); !strings.Contains(got, "list_changed") {
+		t.Errorf("the listen heard %s, want what changed", got)
+	}
+	close(end)
+	a := <-answer
+	if a == nil {
+		return
+	}
+	defer a.Close()
+	if r, err := readReply(a); err != nil || len(r.before) != queuedMessages {
+		t.Errorf("the slow client got %d reports, then %s (%v), want %d", len(r.before), r.last, err, queuedMessages)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/background"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/rawjson"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -122,7 +123,7 @@ func (f *feed) begin(ctx context.Context) error {
 	case closed:
 		return f.ended()
 	case !idle:
-		await(ctx, tried, acknowledgeWithin)
+		background.Await(ctx, tried, acknowledgeWithin)
 	}
 	return nil
 }
@@ -309,7 +310,7 @@ func (f *feed) follow(l *listen, tried func()) {
 			}
 		}
 		if l.events != nil || failures > 0 {
-			await(f.ctx, nil, pauseAfter(failures))
+			background.Await(f.ctx, nil, pauseAfter(failures))
 		}
 		next, again := f.reopen(l)
 		tried()
@@ -513,15 +514,4 @@ func (s *feedStream) Ready() bool {
 func (s *feedStream) Close() error {
 	s.stop()
 	return nil
-}
-
-// await waits for a channel to be closed, within a time and ctx.
-func await(ctx context.Context, done <-chan struct{}, d time.Duration) {
-	late := time.NewTimer(d)
-	defer late.Stop()
-	select {
-	case <-done:
-	case <-late.C:
-	case <-ctx.Done():
-	}
 }

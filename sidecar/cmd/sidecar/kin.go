@@ -24,6 +24,7 @@ type kin struct {
 	holder   tolegacy.Holder
 	sealer   *seal.Sealer
 	client   *peer.Client
+	deleted  *peer.Revoked // sidecars that are neither answered nor asked
 	log      *slog.Logger
 	listener net.Listener // nil for none
 
@@ -41,8 +42,8 @@ var errNoIdentity = errors.New("this sidecar has not joined a control plane yet"
 
 // newKin opens the port for other sidecars, if there is to be one. It is served once the sidecar has joined.
 func newKin(o *options, log *slog.Logger) (*kin, error) {
-	k := &kin{sealer: seal.New(), log: log, has: make(chan struct{})}
-	k.client = peer.NewClient(k.self)
+	k := &kin{sealer: seal.New(), deleted: new(peer.Revoked), log: log, has: make(chan struct{})}
+	k.client = peer.NewClient(k.self, k.deleted)
 	if len(o.controlPlanes) == 0 || o.plaintext {
 		return k, nil
 	}
@@ -108,6 +109,16 @@ func (k *kin) saltOfKeys() ([]byte, error) {
 	return *pepper, nil
 }
 
+// revoked takes over which sidecars were deleted.
+func (k *kin) revoked(all []*outriggerv1.RevokedSidecar) {
+	if k == nil {
+		return
+	}
+	if ended := k.deleted.Set(all); ended > 0 {
+		k.log.Info("connections with sidecars that were deleted are ended", "connections", ended)
+	}
+}
+
 // joined takes over the identity. It is called once.
 func (k *kin) joined(id *config.Identity) {
 	if k != nil {
@@ -126,7 +137,7 @@ func (k *kin) serve(ctx context.Context, r peer.Resumer) error {
 		return k.listener.Close()
 	case <-k.has:
 	}
-	s := peer.NewServer(r, k.identity, k.log)
+	s := peer.NewServer(r, k.identity, k.deleted, k.log)
 	k.server.Store(s)
 	stop := context.AfterFunc(ctx, s.Stop)
 	defer stop()

@@ -62,7 +62,7 @@ func run(ctx context.Context, o *options, log *slog.Logger) error {
 		Callers: authn.New(authn.Options{Log: log, Issuers: issuers, Registerer: reg}), Pepper: k.saltOfKeys,
 	})
 	k.peppered = func() { p.Refresh() }
-	reg.MustRegister(p.Upstreams())
+	reg.MustRegister(p.Upstreams(), telemetry.Budgets{"answers": dialer.Answers, "lists": dialer.Lists})
 	src, err := newSource(o, p, k, reg, log)
 	if err != nil {
 		return err
@@ -214,7 +214,7 @@ func mcpServer(p *proxy.Proxy, tlsConfig *tls.Config, log *slog.Logger) server {
 	if tlsConfig != nil {
 		return proxy.TLSServer{Server: carrier, MaxConns: http1.DefaultMaxConns}
 	}
-	return http1.New(p, carrier, http1.Options{Log: log, Lasts: proxy.MayLast})
+	return http1.New(p, carrier, http1.Options{Log: log})
 }
 
 func adminServer(o *options, p *proxy.Proxy, reg *prometheus.Registry, src source) *http.Server {

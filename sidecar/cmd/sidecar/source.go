@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
 	"github.com/outrigger-mesh/outrigger/sidecar/proxy"
 )
@@ -77,7 +78,7 @@ func newControlPlane(o *options, p *proxy.Proxy, reg prometheus.Registerer, log 
 	var err error
 	c.XDS, err = config.NewXDS(config.XDSOptions{
 		Addresses: o.controlPlanes, NodeID: o.nodeID, Version: buildVersion(), Labels: o.labels,
-		Credentials: c.credentials, NotAdmitted: c.notAdmitted, StateDir: o.stateDir, Target: p, Log: log, Reg: reg,
+		Credentials: c.credentials, NotAdmitted: c.notAdmitted, Revoked: c.revoked, StateDir: o.stateDir, Target: p, Log: log, Reg: reg,
 	})
 	return c, err
 }
@@ -101,6 +102,9 @@ func (c *controlPlane) notAdmitted() {
 		c.identity.NotAdmitted() // it is there: credentials waited for it
 	}
 }
+
+// revoked passes on which sidecars were deleted. It is not called before Start.
+func (c *controlPlane) revoked(all []*outriggerv1.RevokedSidecar) { c.kin.revoked(all) }
 
 // Start serves what is on disk before anything is asked of a control plane.
 func (c *controlPlane) Start() error {

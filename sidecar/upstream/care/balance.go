@@ -120,7 +120,8 @@ func (s *Server) soonest(es []*endpoint) (first *endpoint) {
 	return first
 }
 
-// refusal is the error of a call that no endpoint would take now; nil if one might. only is the one it must go to.
+// refusal is the error of a call that no endpoint would take now; nil if one might. only is the one it must go to. Nobody
+// waits, but those that may be well are asked, for the next call.
 func (s *Server) refusal(only *endpoint) error {
 	es := s.endpoints
 	if only != nil {
@@ -130,6 +131,9 @@ func (s *Server) refusal(only *endpoint) error {
 		if e.up() || e.mayTry() {
 			return nil
 		}
+	}
+	for _, e := range es {
+		e.demand(time.Now(), e.begun())
 	}
 	return s.soonest(es).refusal()
 }

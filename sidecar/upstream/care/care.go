@@ -48,7 +48,8 @@ type Server struct {
 	retries   *retries // nil: nothing is sent again that may have happened
 	tasks     *background.Tasks
 
-	used atomic.Bool // checks were started
+	used   atomic.Bool // checks were started
+	resent resent
 
 	mu     sync.Mutex // guards below
 	asking *question  // of the eras, while none is known
@@ -174,6 +175,7 @@ func (s *Server) Open(ctx context.Context, c *upstream.Call) (upstream.Session, 
 	if err != nil && isUnreachable(err) && ctx.Err() == nil {
 		if e, ticket := s.another(mcp.Legacy, e.bit); e != nil {
 			inner, a, err = s.openAt(ctx, e, ticket, c)
+			s.resent.note(err)
 			return sessionAt(e, inner), a, err
 		}
 	}

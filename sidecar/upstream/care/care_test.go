@@ -354,7 +354,7 @@ func TestASnapshotNamesEndpointsWithoutTheirSecrets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := "{1 0 [{a.example/mcp true} {b.example:8443/x true} {2 true}]}"
+		want := "{1 0 [{a.example/mcp true} {b.example:8443/x true} {2 true}] {0 0 0}}"
 		if got := fmt.Sprint(s.Snapshot()); got != want {
 			t.Errorf("snapshot %s, want %s", got, want)
 		}
@@ -435,6 +435,32 @@ func TestNobodyWaitsForAPlaceAtAnEndpointThatIsLeftAlone(t *testing.T) {
 		wantKind(t, finish(session.Call(t.Context(), request(t, "call x"))), upstream.Unreachable, "left alone")
 		if took := time.Since(begun); took != 0 {
 			t.Errorf("refused after %v, want at once", took)
+		}
+		_ = finish(a, nil)
+	}, f)
+}
+
+// The same where what failed may be over: whoever finds no place has it asked, so that the next call is not refused.
+func TestAnEndpointWithoutPlacesIsAskedWhetherItIsWell(t *testing.T) {
+	f := new(fake)
+	inBubble(t, specOf(places(1, 10)), func(t *testing.T, s *Server) {
+		session, _, err := s.Open(t.Context(), request(t, mcp.MethodInitialize))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := s.Call(t.Context(), request(t, "call x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.fail.Store(fault(upstream.TimedOut))
+		for range 5 {
+			_, _ = session.Call(t.Context(), message(t, `{"jsonrpc":"2.0","method":"notifications/x"}`))
+		}
+		f.fail.Store(nil)
+		wantKind(t, call(t.Context(), s, request(t, "call x")), upstream.Unreachable, "left alone")
+		time.Sleep(2 * checkPause)
+		if !s.Healthy() {
+			t.Errorf("%d checks within %v of a refusal, and it is not well; want one that succeeds", f.checks.Load(), 2*checkPause)
 		}
 		_ = finish(a, nil)
 	}, f)

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
@@ -36,6 +37,17 @@ func newRetries(r *outriggerv1.Retry) *retries {
 func (r *retries) count() {
 	if r != nil {
 		r.budget.count(time.Now())
+	}
+}
+
+// resent counts what was sent again, by what came of it.
+type resent struct{ answered, failed atomic.Uint64 }
+
+func (r *resent) note(err error) {
+	if err == nil {
+		r.answered.Add(1)
+	} else {
+		r.failed.Add(1)
 	}
 }
 
@@ -83,6 +95,7 @@ func (s *Server) sendAgain(
 		}
 		tried |= e.bit
 		a, failure := e.inner.Call(ctx, c)
+		s.resent.note(failure)
 		if failure == nil {
 			e.answers(ticket)
 			return a, e, ticket, nil
@@ -136,6 +149,7 @@ const (
 // budget bounds retries to a share of the calls, over the last budgetSeconds.
 type budget struct {
 	percent int
+	refused atomic.Uint64 // how often it was spent
 
 	mu      sync.Mutex // guards below
 	seconds [budgetSeconds]second
@@ -176,6 +190,7 @@ func (b *budget) take(now time.Time) bool {
 		}
 	}
 	if retries >= max(calls*b.percent/100, budgetLeast) {
+		b.refused.Add(1)
 		return false
 	}
 	this.retries++

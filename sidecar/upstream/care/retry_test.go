@@ -68,6 +68,17 @@ func TestWhatIsSentAgain(t *testing.T) {
 				t.Errorf("%s after %s, %d attempts and %d other endpoints: sent %d times and %v; want %d times, answered %v",
 					tt.method, tt.fail.Kind.Reason(), tt.attempts, tt.others, n, err, tt.want, tt.answered)
 			}
+			var sent, good int64
+			for _, f := range fakes {
+				sent += f.calls.Load()
+			}
+			if tt.answered {
+				good = 1
+			}
+			if got, want := s.Snapshot().Retries, (RetrySnapshot{uint64(good), uint64(sent - 1 - good), 0}); got != want {
+				t.Errorf("%s after %s, %d attempts and %d other endpoints: counted %+v, want %+v",
+					tt.method, tt.fail.Kind.Reason(), tt.attempts, tt.others, got, want)
+			}
 		}, fakes...)
 	}
 }
@@ -129,6 +140,26 @@ func TestHintsAreBounded(t *testing.T) {
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestRetriesAndThoseWithoutBudgetAreCounted(t *testing.T) {
+	f := new(fake)
+	inBubble(t, specOf(unchecked, attempts(1)), func(t *testing.T, s *Server) {
+		session, _, err := s.Open(t.Context(), request(t, "initialize"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.fail.Store(fault(upstream.Unreachable))
+		_ = finish(session.Call(t.Context(), request(t, "tools/list")))
+		for s.retries.budget.take(time.Now()) {
+		}
+		before := s.retries.budget.refused.Load()
+		_ = call(t.Context(), s, request(t, "tools/list"))
+		_ = finish(session.Call(t.Context(), request(t, "tools/list")))
+		if got, want := s.Snapshot().Retries, (RetrySnapshot{Failed: 1, NoBudget: before + 2}); got != want {
+			t.Errorf("counted %+v, want %+v", got, want)
+		}
+	}, f)
+}
 
 func TestACancelledCallIsNotSentAgain(t *testing.T) {
 	f := new(fake)

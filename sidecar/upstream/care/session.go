@@ -57,6 +57,9 @@ func (s *session) send(ctx context.Context, c *upstream.Call) (*upstream.Answer,
 		}
 		e.entered()
 		a, err := s.inner.Call(ctx, c)
+		if attempt > 0 {
+			e.server.resent.note(err)
+		}
 		if err == nil {
 			e.answers(ticket)
 			return a, ticket, nil

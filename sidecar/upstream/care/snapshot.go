@@ -7,10 +7,17 @@ import (
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 )
 
-// Snapshot is how a Server is at a moment, for gauges.
+// Snapshot is how a Server is at a moment, for metrics.
 type Snapshot struct {
 	InFlight, Waiting int // calls
 	Endpoints         []EndpointSnapshot
+	Retries           RetrySnapshot
+}
+
+// RetrySnapshot is how often something was sent again since the Server was made.
+type RetrySnapshot struct {
+	Answered, Failed uint64 // by what came of it
+	NoBudget         uint64 // it was not sent, since the budget of retries was spent
 }
 
 // EndpointSnapshot is how an endpoint is.
@@ -27,6 +34,10 @@ func (s *Server) Snapshot() Snapshot {
 	shot.InFlight, shot.Waiting = s.gate.load()
 	for _, e := range s.endpoints {
 		shot.Endpoints = append(shot.Endpoints, EndpointSnapshot{Name: e.name, Up: e.up()})
+	}
+	shot.Retries = RetrySnapshot{Answered: s.resent.answered.Load(), Failed: s.resent.failed.Load()}
+	if s.retries != nil {
+		shot.Retries.NoBudget = s.retries.budget.refused.Load()
 	}
 	return shot
 }

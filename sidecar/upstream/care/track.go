@@ -37,7 +37,12 @@ func (s *Server) track(ctx context.Context, e *endpoint, ticket uint64, a *upstr
 	case a != nil && a.Body != nil:
 		a.Body = &trackedBody{flight{endpoint: e, ticket: ticket, ctx: ctx}, a.Body}
 	case a != nil && a.Events != nil:
-		a.Events = &trackedEvents{flight: flight{endpoint: e, ticket: ticket, ctx: ctx}, inner: a.Events}
+		t := &trackedEvents{flight: flight{endpoint: e, ticket: ticket, ctx: ctx}, inner: a.Events}
+		if w, ok := a.Events.(upstream.Awaiter); ok {
+			a.Events = &trackedSubscription{t, w}
+		} else {
+			a.Events = t
+		}
 	default:
 		e.succeeded(ticket)
 		e.left()
@@ -60,7 +65,11 @@ func (t *trackedBody) Close() error { return t.giveUp(t.inner, noOutcome) }
 
 // Next implements upstream.EventStream.
 func (t *trackedEvents) Next() (mcp.Event, error) {
-	event, err := t.inner.Next()
+	return t.passed(t.inner.Next())
+}
+
+// passed notes what came.
+func (t *trackedEvents) passed(event mcp.Event, err error) (mcp.Event, error) {
 	if err != nil {
 		t.end(err)
 	} else if mcp.PeekOutcome(event.Data) != mcp.OutcomeUnknown {
@@ -68,6 +77,24 @@ func (t *trackedEvents) Next() (mcp.Event, error) {
 	}
 	return event, err
 }
+
+// trackedSubscription is trackedEvents of an upstream.Awaiter.
+type trackedSubscription struct {
+	*trackedEvents
+	awaiter upstream.Awaiter
+}
+
+// Poll implements upstream.Awaiter.
+func (t *trackedSubscription) Poll() (mcp.Event, error) {
+	event, err := t.awaiter.Poll()
+	if err == mcp.ErrIdle {
+		return event, err
+	}
+	return t.passed(event, err)
+}
+
+// Await implements upstream.Awaiter.
+func (t *trackedSubscription) Await() { t.awaiter.Await() }
 
 // Ready implements upstream.EventStream.
 func (t *trackedEvents) Ready() bool { return t.inner.Ready() }

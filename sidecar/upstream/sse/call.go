@@ -11,8 +11,12 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream/mailbox"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream/settings"
 )
+
+// heldBytes is how much waits for a slow client, of a call or of what a session's server says outside of calls.
+const heldBytes = 4 << 20
 
 // call is one request in flight on a link.
 type call struct {
@@ -23,7 +27,7 @@ type call struct {
 	token   string            // the key of the progress token; empty when it gave none
 	own     bool              // it is the sidecar's, which nothing else of the server's belongs to
 	setting *settings.Setting // what the server grants with its result; nil for most
-	box     *mailbox
+	box     *mailbox.Box
 	ctx     context.Context // of the POST
 	stop    context.CancelFunc
 
@@ -43,7 +47,7 @@ var errRepeated = errors.New("a request with this id is in flight")
 // begin registers a request. ctx and timeout end it before its response; timeout 0 is none. Errors: errNotTaken when the
 // link has ended, errRepeated, or an *upstream.Error.
 func (l *link) begin(ctx context.Context, m *mcp.Message, timeout time.Duration, own bool) (*call, error) {
-	k := &call{link: l, id: slices.Clone(m.ID.Of(m.Raw)), own: own, box: newMailbox(l.server.log)}
+	k := &call{link: l, id: slices.Clone(m.ID.Of(m.Raw)), own: own, box: mailbox.New(l.server.log, heldBytes)}
 	k.key = keyOf(k.id)
 	if m.ProgressToken.Present() {
 		k.token = keyOf(m.ProgressToken.Of(m.Raw))
@@ -95,7 +99,7 @@ func (l *link) abandon(k *call, why error) {
 	if !there {
 		return
 	}
-	k.box.fail(why)
+	k.box.Fail(why)
 	if unsent {
 		k.stop()
 	}
@@ -160,16 +164,16 @@ func (l *link) refuse(k *call, err error) {
 	if errors.As(err, &r) && !errors.Is(why, errNotTaken) && !isKind(why, upstream.Unauthorized) {
 		if m, err := mcp.ScanAnswer(r.body); err == nil && m.Error.Present() && m.Answers(k.id) {
 			k.status = r.status
-			k.box.finish(m.Raw)
+			k.box.Finish(m.Raw)
 			return
 		}
 	}
-	k.box.fail(why)
+	k.box.Fail(why)
 }
 
 // answer waits for the first message: when it is the response the answer is that, otherwise a stream.
 func (k *call) answer() (*upstream.Answer, error) {
-	first, last, err := k.box.next(nil)
+	first, last, err := k.box.Next(nil)
 	switch {
 	case err != nil:
 		return nil, err
@@ -180,16 +184,6 @@ func (k *call) answer() (*upstream.Answer, error) {
 	}
 	events := &callEvents{call: k, first: first, stop: make(chan struct{})}
 	return &upstream.Answer{Status: http.StatusOK, Length: -1, Events: events}, nil
-}
-
-// response waits for the response and drops what comes before it.
-func (k *call) response() ([]byte, error) {
-	for {
-		data, last, err := k.box.next(nil)
-		if err != nil || last {
-			return data, err
-		}
-	}
 }
 
 // callEvents are a call's messages. Giving them up before the response cancels the call.
@@ -206,7 +200,7 @@ func (e *callEvents) Next() (mcp.Event, error) {
 		e.first = nil
 		return mcp.Event{Data: data}, nil
 	}
-	data, _, err := e.call.box.next(e.stop)
+	data, _, err := e.call.box.Next(e.stop)
 	if errors.Is(err, errNotTaken) { // too late to send it again: something of it was answered
 		err = e.call.link.server.fault(upstream.Lost, "the server lost the session during the call", err)
 	}
@@ -214,13 +208,13 @@ func (e *callEvents) Next() (mcp.Event, error) {
 }
 
 // Ready implements upstream.EventStream.
-func (e *callEvents) Ready() bool { return e.first != nil || e.call.box.holdsAny() }
+func (e *callEvents) Ready() bool { return e.first != nil || e.call.box.HoldsAny() }
 
 // Close implements upstream.EventStream.
 func (e *callEvents) Close() error {
 	e.close.Do(func() {
 		close(e.stop)
-		e.call.link.abandon(e.call, errGivenUp)
+		e.call.link.abandon(e.call, mailbox.ErrGivenUp)
 	})
 	return nil
 }

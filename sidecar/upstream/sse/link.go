@@ -119,7 +119,7 @@ func (l *link) end(why *upstream.Error) {
 	l.stop()
 	close(l.over)
 	for _, k := range calls {
-		k.box.fail(why)
+		k.box.Fail(why)
 	}
 }
 
@@ -161,9 +161,9 @@ func (l *link) route(m *mcp.Message) {
 		l.ask(m)
 	default:
 		l.forgetCancelled(m)
-		message := held{data: bytes.Clone(m.Raw)}
-		if k := l.callOf(m); k == nil || !k.box.put(message) { // or the call ended just now
-			l.session.box.put(message)
+		message := bytes.Clone(m.Raw)
+		if k := l.callOf(m); k == nil || !k.box.Put(message) { // or the call ended just now
+			l.session.box.Put(message)
 		}
 	}
 }
@@ -179,7 +179,7 @@ func (l *link) respond(m *mcp.Message) {
 	if k.setting != nil && m.Result.Present() {
 		l.session.settings.Remember(*k.setting)
 	}
-	k.box.finish(bytes.Clone(m.Raw))
+	k.box.Finish(bytes.Clone(m.Raw))
 }
 
 func (l *link) takeAnswered(m *mcp.Message) *call {
@@ -204,9 +204,9 @@ func (l *link) takeAnswered(m *mcp.Message) *call {
 // ask gives the client a request of the server's, or refuses it when too many wait for the client already.
 func (l *link) ask(m *mcp.Message) {
 	id := m.ID.Of(m.Raw)
-	message := held{data: bytes.Clone(m.Raw), request: true}
+	message := bytes.Clone(m.Raw)
 	if l.owe(id) {
-		if k := l.callOf(m); k != nil && k.box.put(message) || l.session.box.put(message) {
+		if k := l.callOf(m); k != nil && k.box.PutRequest(message) || l.session.box.PutRequest(message) {
 			return
 		}
 		l.settle(id)

@@ -49,12 +49,12 @@ func (n *listen) Next() (mcp.Event, error) {
 		if n.ctx.Err() != nil {
 			return mcp.Event{}, io.EOF
 		}
-		if data, _, found, err := n.session.box.take(); found {
+		if data, _, found, err := n.session.box.Take(); found {
 			n.failures = 0
 			return mcp.Event{Data: data}, err
 		}
 		select {
-		case <-n.session.box.wake:
+		case <-n.session.box.Wake():
 		case <-n.ctx.Done():
 		case <-n.link.over:
 			if err := n.revive(); err != nil {
@@ -102,14 +102,14 @@ func (n *listen) pause() bool {
 }
 
 // Ready implements upstream.EventStream.
-func (n *listen) Ready() bool { return n.session.box.holdsAny() }
+func (n *listen) Ready() bool { return n.session.box.HoldsAny() }
 
 // Close implements upstream.EventStream.
 func (n *listen) Close() error {
 	n.end.Do(func() {
 		n.session.listeners.Add(-1)
 		n.stop()
-		n.session.box.signal() // for another stream, if this one took the last signal
+		n.session.box.Signal() // for another stream, if this one took the last signal
 	})
 	return nil
 }

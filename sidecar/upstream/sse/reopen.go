@@ -61,7 +61,7 @@ func (l *link) initialize(ctx context.Context, relay http.Header) (response []by
 	k, err := l.begin(ctx, &l.session.initialize, 0, true)
 	if err == nil {
 		k.send(relay, l.session.initialize.Raw)
-		response, err = k.response()
+		response, err = k.box.Response()
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -131,7 +131,7 @@ func (s *session) reopen(ctx context.Context, old *link) (*link, error) {
 // replace is reopen's task.
 func (s *session) replace(old *link) (*link, error) {
 	old.end(s.server.fault(upstream.Lost, "the server lost the session during the call", errNotTaken))
-	s.box.dropRequests() // whose answers would mean nothing to another link
+	s.box.DropRequests() // whose answers would mean nothing to another link
 	l, err := s.again(old)
 	s.mu.Lock()
 	s.reopening = nil

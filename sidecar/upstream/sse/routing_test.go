@@ -9,6 +9,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream/mailbox"
 )
 
 func progress(token string) string {
@@ -155,7 +156,7 @@ func TestAResponseGoesOnlyToARequestThatWaitsForIt(t *testing.T) {
 func TestAFloodThatNobodyReadsIsBounded(t *testing.T) {
 	p := newPeer(t)
 	session := open(t, newServer(t, p.url))
-	for range heldMost + 10 {
+	for range mailbox.Most + 10 {
 		p.say(0, logged)
 	}
 	for i := range maxAsked + 1 {
@@ -174,22 +175,5 @@ func TestAFloodThatNobodyReadsIsBounded(t *testing.T) {
 		if _, m := next(t, own); string(m.ID.Of(m.Raw)) != fmt.Sprint(i) {
 			t.Fatalf("message %d is %s, want request %d: requests are not dropped, notifications are", i, m.Raw, i)
 		}
-	}
-}
-
-func TestAMailboxIsBoundedInBytes(t *testing.T) {
-	b := newMailbox(newServer(t, "http://h/").log)
-	big := make([]byte, heldBytes/4)
-	for range 10 {
-		b.put(held{data: big})
-	}
-	if b.bytes > heldBytes || len(b.queue) != 4 {
-		t.Errorf("%d messages of %d bytes are held, want 4", len(b.queue), b.bytes)
-	}
-	if !b.put(held{data: make([]byte, 2*heldBytes), request: true}) || len(b.queue) != 1 {
-		t.Errorf("%d messages are held, want the one that is larger than the bound", len(b.queue))
-	}
-	if b.put(held{data: big, request: true}) {
-		t.Error("a request was taken by a mailbox full of requests")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream/mailbox"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream/settings"
 )
 
@@ -18,8 +19,8 @@ import (
 type session struct {
 	// Set by newSession, never changed.
 	server     *Server
-	initialize mcp.Message // the client's own, for opening the session again
-	box        *mailbox    // what belongs to no call, until a stream takes it
+	initialize mcp.Message  // the client's own, for opening the session again
+	box        *mailbox.Box // what belongs to no call, until a stream takes it
 	listeners  atomic.Int32
 
 	settings settings.Kept                      // has a lock of its own
@@ -33,7 +34,7 @@ type session struct {
 }
 
 func newSession(s *Server, c *upstream.Call) *session {
-	ses := &session{server: s, box: newMailbox(s.log)}
+	ses := &session{server: s, box: mailbox.New(s.log, heldBytes)}
 	ses.caller.Store(c.Caller)
 	ses.initialize = *c.Message
 	ses.initialize.Raw = slices.Clone(c.Message.Raw) // which the spans are of; nothing else of it is used

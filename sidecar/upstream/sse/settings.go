@@ -38,7 +38,7 @@ func set(ctx context.Context, l *link, body []byte) error {
 		return err
 	}
 	k.send(nil, body)
-	response, err := k.response()
+	response, err := k.box.Response()
 	if err != nil {
 		return err
 	}

@@ -4,21 +4,22 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream/mailbox"
 )
 
-var (
-	errGivenUp   = errors.New("the stream was closed by its reader")
-	errCancelled = fmt.Errorf("the client cancelled the call: %w", context.Canceled)
-)
+var errCancelled = fmt.Errorf("the client cancelled the call: %w", context.Canceled)
+
+// heldBytes is how much waits for a slow client, of a call or of what a session's server says outside of calls.
+const heldBytes = 8 << 20
 
 // spliceRoom is how much longer ids and tokens usually make a message, with its line end.
 const spliceRoom = 64
@@ -44,7 +45,7 @@ type call struct {
 	logs    bool   // it asked for log messages (stateless)
 	listens bool   // subscriptions/listen
 	parcel  *parcel
-	box     *mailbox
+	box     *mailbox.Box
 
 	// Set once under the pipe's lock.
 	timer   *time.Timer
@@ -92,66 +93,56 @@ func (k *call) abandon(why error, notice []byte) {
 		}
 		k.pipe.out.putUrgent(notice)
 	}
-	k.box.fail(why)
+	k.box.Fail(why)
 }
-
-func never() bool { return false }
 
 // answer waits for the first message: when it is the response the answer is that, otherwise a stream.
 func (k *call) answer() (*upstream.Answer, error) {
-	first, last, err := k.box.next(never)
+	first, last, err := k.box.Next(nil)
 	switch {
 	case err != nil:
 		return nil, err
 	case last:
 		return upstream.Whole(200, first), nil
 	}
-	return &upstream.Answer{Status: 200, Length: -1, Events: &callStream{call: k, first: first}}, nil
-}
-
-// response waits for the response and drops what comes before it.
-func (k *call) response() ([]byte, error) {
-	for {
-		data, last, err := k.box.next(never)
-		if err != nil || last {
-			return data, err
-		}
-	}
+	return &upstream.Answer{Status: 200, Length: -1, Events: &callStream{call: k, first: first, stop: make(chan struct{})}}, nil
 }
 
 // callStream is a call's messages. Giving it up before the response cancels the call.
 type callStream struct {
-	call   *call
-	first  []byte // owned by Next
-	closed atomic.Bool
+	call  *call
+	first []byte // owned by Next
+	close sync.Once
+	stop  chan struct{} // closed by Close
 }
 
 func (s *callStream) Next() (mcp.Event, error) {
-	if data := s.first; data != nil && !s.closed.Load() {
+	if data := s.first; data != nil {
 		s.first = nil
 		return mcp.Event{Data: data}, nil
 	}
-	data, _, err := s.call.box.next(s.closed.Load)
+	data, _, err := s.call.box.Next(s.stop)
 	return mcp.Event{Data: data}, err
 }
 
-func (s *callStream) Ready() bool { return s.first != nil || s.call.box.holdsAny() }
+func (s *callStream) Ready() bool { return s.first != nil || s.call.box.HoldsAny() }
 
 func (s *callStream) Close() error {
-	s.closed.Store(true)
-	s.call.abandon(errGivenUp, nil)
-	s.call.box.wake()
+	s.close.Do(func() {
+		close(s.stop)
+		s.call.abandon(mailbox.ErrGivenUp, nil)
+	})
 	return nil
 }
 
 // inbox is what a session's server says outside of calls. It is held until a stream takes it.
 type inbox struct {
-	box       *mailbox
+	box       *mailbox.Box
 	listeners *atomic.Int32 // streams open now
 }
 
 func newInbox(log *slog.Logger) inbox {
-	return inbox{box: newMailbox(log), listeners: new(atomic.Int32)}
+	return inbox{box: mailbox.New(log, heldBytes), listeners: new(atomic.Int32)}
 }
 
 // heard reports whether a stream is open.
@@ -159,7 +150,7 @@ func (i inbox) heard() bool { return i.listeners.Load() > 0 }
 
 // Listen implements upstream.Session. Streams of one session share its messages: each goes to one of them.
 func (i inbox) Listen(ctx context.Context) (upstream.EventStream, error) {
-	s := &inboxStream{inbox: i}
+	s := &inboxStream{inbox: i, stop: make(chan struct{})}
 	i.listeners.Add(1)
 	s.unwatch = context.AfterFunc(ctx, s.giveUp)
 	return s, nil
@@ -167,22 +158,23 @@ func (i inbox) Listen(ctx context.Context) (upstream.EventStream, error) {
 
 type inboxStream struct {
 	inbox
-	closed  atomic.Bool
+	close   sync.Once
+	stop    chan struct{} // closed by giveUp
 	unwatch func() bool
 }
 
 func (s *inboxStream) Next() (mcp.Event, error) {
-	data, _, err := s.box.next(s.closed.Load)
+	data, _, err := s.box.Next(s.stop)
 	return mcp.Event{Data: data}, err
 }
 
-func (s *inboxStream) Ready() bool { return s.box.holdsAny() }
+func (s *inboxStream) Ready() bool { return s.box.HoldsAny() }
 
 func (s *inboxStream) giveUp() {
-	if !s.closed.Swap(true) {
+	s.close.Do(func() {
 		s.listeners.Add(-1)
-		s.box.wake()
-	}
+		close(s.stop)
+	})
 }
 
 func (s *inboxStream) Close() error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream/mailbox"
 )
 
 // grace is how long after its end a server may still say things on a call's or a session's behalf: so long, what names
@@ -125,9 +126,9 @@ func (p *pipe) breakDown() {
 	for _, k := range calls {
 		k.disarm()
 		if p.out.withdraw(k.parcel) {
-			k.box.fail(p.fault(upstream.Unreachable, "its process ended before the call was sent", nil))
+			k.box.Fail(p.fault(upstream.Unreachable, "its process ended before the call was sent", nil))
 		} else {
-			k.box.fail(p.fault(upstream.Lost, "its process ended before it answered", nil))
+			k.box.Fail(p.fault(upstream.Lost, "its process ended before it answered", nil))
 		}
 	}
 	p.out.close()
@@ -200,7 +201,7 @@ func (p *pipe) respond(m *mcp.Message) {
 	if k.listens && m.SubscriptionID.Present() {
 		edits = append(edits, mcp.Edit{Span: m.SubscriptionID, With: k.id})
 	}
-	k.box.finish(splice(m.Raw, edits...))
+	k.box.Finish(splice(m.Raw, edits...))
 }
 
 // progress gives a progress notification to the call that asked for it.
@@ -209,20 +210,20 @@ func (p *pipe) progress(m *mcp.Message) {
 	if k == nil || k.token == nil {
 		return
 	}
-	k.box.put(splice(m.Raw, mcp.Edit{Span: m.ProgressToken, With: k.token}))
+	k.box.Put(splice(m.Raw, mcp.Edit{Span: m.ProgressToken, With: k.token}))
 }
 
 // fail ends the call with our id key, if there is one.
 func (p *pipe) fail(key []byte, why error) {
 	if k := p.take(string(key)); k != nil {
-		k.box.fail(why)
+		k.box.Fail(why)
 	}
 }
 
 // begin sends a request. The call ends with its response, with ctx, after timeout (0: none), or with the process.
 func (p *pipe) begin(ctx context.Context, m *mcp.Message, o order) (*call, error) {
 	k := &call{
-		pipe: p, method: m.Method, owner: o.owner, ours: o.ours, box: newMailbox(p.log),
+		pipe: p, method: m.Method, owner: o.owner, ours: o.ours, box: mailbox.New(p.log, heldBytes),
 		id: bytes.Clone(m.ID.Of(m.Raw)), token: bytes.Clone(m.ProgressToken.Of(m.Raw)),
 		logs: m.LogLevel.Present(), listens: m.Method == mcp.MethodListen,
 	}
@@ -320,7 +321,7 @@ func (p *pipe) ask(ctx context.Context, request string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	response, err := k.response()
+	response, err := k.box.Response()
 	if errors.Is(err, context.DeadlineExceeded) {
 		return nil, p.fault(upstream.TimedOut, k.method+" was not answered in time", err)
 	}

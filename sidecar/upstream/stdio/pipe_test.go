@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream/mailbox"
 )
 
 func TestUrgentOvertakesWhatIsQueued(t *testing.T) {
@@ -61,55 +62,6 @@ func TestAnOutboxIsBounded(t *testing.T) {
 	}
 }
 
-func TestAMailboxDropsTheOldestButNotTheResponse(t *testing.T) {
-	b := newMailbox(slog.New(slog.DiscardHandler))
-	for i := range heldMost + 10 {
-		b.put(fmt.Append(nil, i))
-	}
-	b.finish([]byte("response"))
-	b.put([]byte("late"))
-	for i := range heldMost + 1 {
-		data, last, err := b.next(never)
-		want := fmt.Sprint(i + 10)
-		if i == heldMost {
-			want = "response"
-		}
-		if string(data) != want || last != (i == heldMost) || err != nil {
-			t.Fatalf("message %d is %q, last %v, error %v, want %q", i, data, last, err, want)
-		}
-	}
-	if data, _, err := b.next(never); err != io.EOF {
-		t.Errorf("after the response came %q, %v", data, err)
-	}
-}
-
-func TestOnlyNotificationsGiveWay(t *testing.T) {
-	b := newMailbox(slog.New(slog.DiscardHandler))
-	for i := range heldMost {
-		if i%2 == 0 {
-			b.put([]byte("notification"))
-		} else if !b.putRequest([]byte("request")) {
-			t.Fatalf("message %d was refused", i)
-		}
-	}
-	for i := range heldMost/2 + 1 {
-		if taken := b.putRequest([]byte("request")); taken != (i < heldMost/2) {
-			t.Fatalf("request %d beyond the bound taken: %v", i, taken)
-		}
-	}
-	if !b.put([]byte("notification")) {
-		t.Error("a notification ended a mailbox that is full of requests")
-	}
-	for i := range heldMost {
-		if data, _, err := b.next(never); string(data) != "request" || err != nil {
-			t.Fatalf("message %d is %q, %v, want a request", i, data, err)
-		}
-	}
-	if b.holdsAny() {
-		t.Error("something is left")
-	}
-}
-
 // A server's request that finds no room ends the stream, and is answered in the end.
 func TestAServersRequestIsNeverDropped(t *testing.T) {
 	s := &ownSession{inbox: newInbox(slog.New(slog.DiscardHandler))}
@@ -118,23 +70,23 @@ func TestAServersRequestIsNeverDropped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	drain := func(b *mailbox) {
+	drain := func(b *mailbox.Box) {
 		t.Helper()
-		for i := range heldMost {
-			if data, _, err := b.next(never); err != nil {
+		for i := range mailbox.Most {
+			if data, _, err := b.Next(nil); err != nil {
 				t.Fatalf("message %d is %q, %v", i, data, err)
 			}
 		}
-		_, _, err := b.next(never)
+		_, _, err := b.Next(nil)
 		wantKind(t, err, upstream.Overloaded)
 	}
-	for i := range 2*heldMost + 1 {
+	for i := range 2*mailbox.Most + 1 {
 		p.receive(line{data: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"elicitation/create","params":{}}`, i)})
 	}
 	drain(k.box)
 	drain(s.box)
 	p.out.withdraw(k.parcel)
-	want := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"error":{"code":-32601,"message":"no client to ask"}}`, 2*heldMost)
+	want := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"error":{"code":-32601,"message":"no client to ask"}}`, 2*mailbox.Most)
 	if got := strings.TrimSpace(string(p.out.next().data)); got != want {
 		t.Errorf("the server heard %s, want %s", got, want)
 	}
@@ -143,11 +95,11 @@ func TestAServersRequestIsNeverDropped(t *testing.T) {
 // Lesson L18: what arrived is given at once, and the response ends the stream without a pause.
 func TestNothingWaitsForQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &call{box: newMailbox(slog.New(slog.DiscardHandler)), pipe: &pipe{}}
+		k := &call{box: mailbox.New(slog.New(slog.DiscardHandler), heldBytes), pipe: &pipe{}}
 		began := time.Now()
 		go func() {
-			k.box.put([]byte("progress"))
-			k.box.finish([]byte("response"))
+			k.box.Put([]byte("progress"))
+			k.box.Finish([]byte("response"))
 		}()
 		a, err := k.answer()
 		if err != nil {

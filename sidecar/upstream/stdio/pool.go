@@ -88,7 +88,7 @@ func (o *pool) uris() map[string]struct{} {
 
 func (o *pool) broadcastLocked(message []byte) {
 	for s := range o.sessions {
-		s.box.put(message)
+		s.box.Put(message)
 	}
 }
 
@@ -97,7 +97,7 @@ func (o *pool) close() {
 	o.mu.Lock()
 	o.closed = true
 	for s := range o.sessions {
-		s.box.fail(io.EOF)
+		s.box.Fail(io.EOF)
 	}
 	clear(o.sessions)
 	o.mu.Unlock()
@@ -137,7 +137,7 @@ func (o *pool) updated(m *mcp.Message) {
 	for s := range o.sessions {
 		if _, ok := s.uris[uri]; ok {
 			exact = true
-			s.box.put(message)
+			s.box.Put(message)
 		}
 	}
 	if exact {
@@ -145,7 +145,7 @@ func (o *pool) updated(m *mcp.Message) {
 	}
 	for s := range o.sessions {
 		if s.hasPrefixOf(uri) {
-			s.box.put(message)
+			s.box.Put(message)
 		}
 	}
 }
@@ -168,7 +168,7 @@ func (o *pool) toTheOnly(p *pipe, m *mcp.Message) {
 		if calls := p.matching(func(k *call) bool { return k.owner == s }); len(calls) == 1 {
 			box = calls[0].box
 		}
-		box.put(bytes.Clone(m.Raw))
+		box.Put(bytes.Clone(m.Raw))
 	}
 }
 

@@ -110,7 +110,7 @@ func (s *ownSession) initialize(ctx context.Context, m *mcp.Message) (response [
 	if err != nil {
 		return nil, false, err
 	}
-	if response, err = k.response(); err != nil {
+	if response, err = k.box.Response(); err != nil {
 		return nil, false, err
 	}
 	_, err = readWelcome(response)
@@ -120,7 +120,7 @@ func (s *ownSession) initialize(ctx context.Context, m *mcp.Message) (response [
 // ended implements router: the session goes with its process, since what it held in memory is lost.
 func (s *ownSession) ended(*pipe) {
 	s.server.own.release(s)
-	s.box.fail(io.EOF)
+	s.box.Fail(io.EOF)
 }
 
 // route implements router. A request goes to the stream of the call that it can come from; list changes and resource
@@ -134,23 +134,23 @@ func (s *ownSession) route(p *pipe, m *mcp.Message) {
 	switch {
 	case m.Kind == mcp.Request:
 		s.askClient(p, k, m, message)
-	case k == nil || !k.box.put(message): // or the call ended just now
-		s.box.put(message)
+	case k == nil || !k.box.Put(message): // or the call ended just now
+		s.box.Put(message)
 	}
 }
 
 // askClient gives the client a request of the server's. A stream that is full of requests ends with an error; when that
 // is the session's own, the request is answered here.
 func (s *ownSession) askClient(p *pipe, k *call, m *mcp.Message, message []byte) {
-	if k != nil && k.box.putRequest(message) {
+	if k != nil && k.box.PutRequest(message) {
 		return
 	}
 	full := p.fault(upstream.Overloaded, "too many of its requests wait for the client", nil)
 	if k != nil {
 		k.abandon(full, nil) // unless it ended just now
 	}
-	if !s.box.putRequest(message) {
-		s.box.fail(full)
+	if !s.box.PutRequest(message) {
+		s.box.Fail(full)
 		p.answer(m)
 	}
 }

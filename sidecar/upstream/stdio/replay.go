@@ -84,7 +84,7 @@ func (o *pool) tellInTurn(ctx context.Context, p *pipe, message func() string) {
 			continue
 		}
 		if err == nil {
-			_, err = k.response()
+			_, err = k.box.Response()
 		}
 		if err != nil && ctx.Err() == nil {
 			p.log.Warn("server did not take up a subscription or the log level", "error", err)

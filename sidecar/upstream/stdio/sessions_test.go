@@ -12,6 +12,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
+	"github.com/outrigger-mesh/outrigger/sidecar/upstream/mailbox"
 )
 
 // say makes the peer write these lines before its answer; it returns all messages of the call.
@@ -211,7 +212,7 @@ func TestALogMessageReachesNoOtherStatelessCall(t *testing.T) {
 		const asks = `,"io.modelcontextprotocol/logLevel":"info"`
 		gets := func(k *call) bool {
 			p.receive(line{data: []byte(logged("error"))})
-			return k.box.holdsAny()
+			return k.box.HoldsAny()
 		}
 		first := begin("", order{})
 		if gets(first) {
@@ -221,12 +222,12 @@ func TestALogMessageReachesNoOtherStatelessCall(t *testing.T) {
 		if gets(second) {
 			t.Error("with two calls in flight one got a message")
 		}
-		first.abandon(errGivenUp, nil)
+		first.abandon(mailbox.ErrGivenUp, nil)
 		if gets(second) {
 			t.Error("right after the end of another call a call got a message")
 		}
 		time.Sleep(grace)
-		begin("", order{ours: true}).abandon(errGivenUp, nil) // a readiness check
+		begin("", order{ours: true}).abandon(mailbox.ErrGivenUp, nil) // a readiness check
 		if !gets(second) {
 			t.Error("the only call for a while did not get its message")
 		}

@@ -77,7 +77,7 @@ func (s *sharedSession) exchange(ctx context.Context, m *mcp.Message) (response 
 	if err != nil {
 		return nil, false, err
 	}
-	if response, err = k.response(); err != nil {
+	if response, err = k.box.Response(); err != nil {
 		return nil, false, err
 	}
 	r, err := mcp.ScanAnswer(response)
@@ -207,7 +207,7 @@ func (s *sharedSession) Close(ctx context.Context) error {
 	delete(o.sessions, s)
 	o.left = time.Now()
 	o.mu.Unlock()
-	s.box.fail(io.EOF)
+	s.box.Fail(io.EOF)
 
 	p := o.server.running(mcp.Legacy)
 	if p == nil {

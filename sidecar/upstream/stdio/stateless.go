@@ -20,12 +20,12 @@ func (statelessRouter) route(p *pipe, m *mcp.Message) {
 		endListen(p, m)
 	case m.SubscriptionID.Present():
 		if k := p.find(string(m.SubscriptionID.Of(m.Raw))); k != nil && k.listens {
-			k.box.put(splice(m.Raw, mcp.Edit{Span: m.SubscriptionID, With: k.id}))
+			k.box.Put(splice(m.Raw, mcp.Edit{Span: m.SubscriptionID, With: k.id}))
 		}
 	case m.Method == mcp.NotificationMessage:
 		// It names no request, so it is delivered only when it can be no other's.
 		if k := p.only(); k != nil && k.logs {
-			k.box.put(bytes.Clone(m.Raw))
+			k.box.Put(bytes.Clone(m.Raw))
 		} else {
 			p.drop(m)
 		}
@@ -40,7 +40,7 @@ func endListen(p *pipe, m *mcp.Message) {
 		return
 	}
 	if k := p.take(key); k != nil {
-		k.box.finish(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete","_meta":{"%s":%s}}}`,
+		k.box.Finish(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete","_meta":{"%s":%s}}}`,
 			k.id, mcp.MetaKeySubscriptionID, k.id))
 	}
 }

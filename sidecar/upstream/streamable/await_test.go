@@ -79,7 +79,8 @@ func TestAwaitEndsWithTheConnection(t *testing.T) {
 // TestEventsComeWholeThroughWaits: wherever the bytes of a stream in chunks are cut, its events are the same.
 func TestEventsComeWholeThroughWaits(t *testing.T) {
 	const stream = "1d\r\n: hello\nid: 1\ndata: {\"a\":1}\n\n\r\n2;x=y\r\n: \r\n2\r\n\n\n\r\n10\r\ndata: {\"b\":2}\r\n\n\r\n0\r\n\r\n"
-	for cut := 1; cut < len(stream); cut++ {
+	for i := range 2 * (len(stream) - 1) {
+		cut, polls := 1+i/2, i%2 == 1
 		c, server := pair(t)
 		cl := &client{tasks: background.New()}
 		x := cl.begin(context.Background(), c, &request{timeout: 10 * time.Second}, time.Now())
@@ -87,20 +88,24 @@ func TestEventsComeWholeThroughWaits(t *testing.T) {
 		x.left = -1
 		_, _ = io.WriteString(server, stream[:cut])
 		r := mcp.NewEventReader(x, maxEvent)
-		r.Rest(x.await)
+		r.Rest(x.await, x.buffered)
+		r.Poll(polls)
 		later := time.AfterFunc(time.Millisecond, func() { _, _ = io.WriteString(server, stream[cut:]) })
 		defer later.Stop()
 		var got []string
 		var err error
 		for {
 			var e mcp.Event
-			if e, err = r.Next(); err != nil {
+			if e, err = r.Next(); err == mcp.ErrIdle {
+				r.Await()
+				continue
+			} else if err != nil {
 				break
 			}
 			got = append(got, string(e.Data))
 		}
 		if s := strings.Join(got, " "); s != `{"a":1} {"b":2}` || err != io.EOF {
-			t.Errorf("cut at %d: got %q, %v", cut, s, err)
+			t.Errorf("cut at %d, polls %v: got %q, %v", cut, polls, s, err)
 		}
 	}
 }

@@ -77,7 +77,9 @@ func (e *events) Next() (mcp.Event, error) {
 
 // advance reads one event, or goes on after a break, and reports whether there is a message now that passes.
 func (e *events) advance() (event mcp.Event, passes bool, err error) {
-	if event, err = e.reader.Next(); err != nil {
+	if event, err = e.reader.Next(); err == mcp.ErrIdle {
+		return mcp.Event{}, false, err
+	} else if err != nil {
 		return mcp.Event{}, false, e.goOnAfter(err)
 	}
 	if e.resumption != nil {
@@ -144,6 +146,26 @@ func (e *events) Ready() bool {
 		e.ahead = e.ahead || e.failed != nil
 	}
 	return true
+}
+
+// listened are the events of a listen, which take no buffer while there are none.
+type listened struct{ events }
+
+// Poll implements upstream.Awaiter.
+func (s *listened) Poll() (mcp.Event, error) {
+	if s.answered.Load() {
+		return s.Next() // which may give the reader away
+	}
+	s.reader.Poll(true)
+	defer s.reader.Poll(false)
+	return s.Next()
+}
+
+// Await implements upstream.Awaiter.
+func (s *listened) Await() {
+	if !s.ahead && !s.answered.Load() {
+		s.reader.Await()
+	}
 }
 
 // isMessage tells messages from priming events, which have no data, and from events of other names, which are not MCP.

@@ -115,7 +115,7 @@ func (l *listen) get(in *incarnation) (*exchange, error) {
 // goOn makes x the stream's exchange, if it still is its session's.
 func (l *listen) goOn(x *exchange) {
 	l.reader.Reset(x)
-	l.reader.Rest(x.await)
+	l.reader.Rest(x.await, x.buffered)
 	l.mu.Lock()
 	l.x = x
 	closed := l.closed
@@ -146,6 +146,9 @@ func (l *listen) interrupt() {
 func (l *listen) Next() (mcp.Event, error) {
 	for {
 		event, err := l.reader.Next()
+		if err == mcp.ErrIdle {
+			return mcp.Event{}, err
+		}
 		if err != nil {
 			if err = l.reconnect(err); err != nil {
 				return mcp.Event{}, err
@@ -236,6 +239,16 @@ func (l *listen) pause() {
 
 // Ready implements upstream.EventStream. Messages outside of calls are rare: each is flushed.
 func (l *listen) Ready() bool { return false }
+
+// Poll implements upstream.Awaiter.
+func (l *listen) Poll() (mcp.Event, error) {
+	l.reader.Poll(true)
+	defer l.reader.Poll(false)
+	return l.Next()
+}
+
+// Await implements upstream.Awaiter.
+func (l *listen) Await() { l.reader.Await() }
 
 // Close implements upstream.EventStream.
 func (l *listen) Close() error {

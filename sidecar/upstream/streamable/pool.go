@@ -16,9 +16,14 @@ import (
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 )
 
-// idleLimit is how long an unused connection is kept when the server does not say less. It only saves descriptors:
-// a connection that the server closed is noticed when it is about to be used.
-const idleLimit = 30 * time.Second
+// How long an unused connection is kept. One that the server has closed is noticed when it is about to be used, but not
+// one that it closes just then: a server that is busy closes what lay idle too long before it reads what has come, and the
+// call is lost. So the sidecar must be first, also where the server does not say when: Node's servers and uvicorn close
+// after 5 s, and those of the TypeScript SDK do not say so, since they set Connection themselves.
+const (
+	idleLimit   = 30 * time.Second // where the server says more
+	idleUnknown = 4 * time.Second  // where it says nothing
+)
 
 var errClosed = errors.New("the upstream is closed")
 
@@ -128,7 +133,7 @@ func (p *pool) keep(c *conn) bool {
 func idleFor(serverLimit time.Duration) time.Duration {
 	switch {
 	case serverLimit == 0:
-		return idleLimit
+		return idleUnknown
 	case serverLimit <= 2*time.Second:
 		return serverLimit / 2
 	default:

@@ -117,8 +117,12 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Call sends one stateless request or notification.
+// Call sends one stateless request or notification. A cancellation goes no further: its id could be that of another
+// client's request, and the end of a stream is what cancels (2026-07-28, basic/transports/streamable-http, Cancellation).
 func (s *Server) Call(ctx context.Context, c *upstream.Call) (*upstream.Answer, error) {
+	if c.Message.Kind == mcp.Notification && c.Message.Method == mcp.NotificationCancelled {
+		return &upstream.Answer{Status: http.StatusAccepted}, nil
+	}
 	r := request{
 		method: http.MethodPost, body: c.Message.Raw, relay: c.Header, timeout: s.timeouts.Call,
 		id: idOf(c.Message), caller: c.Caller,
@@ -148,12 +152,15 @@ func (s *Server) refused(x *exchange, m *mcp.Message) (*upstream.Answer, error) 
 
 // callEvents are a stateless call's events. A subscription lives as long as both sides like.
 func (s *Server) callEvents(x *exchange, m *mcp.Message) upstream.EventStream {
+	if m.Method == mcp.MethodListen {
+		s := &listened{events{stateless: true}}
+		s.begin(x)
+		x.conn.limitNow(time.Time{})
+		s.reader.Rest(x.await, x.buffered)
+		return s
+	}
 	e := &events{stateless: true}
 	e.begin(x)
-	if m.Method == mcp.MethodListen {
-		x.conn.limitNow(time.Time{})
-		e.reader.Rest(x.await)
-	}
 	return e
 }
 

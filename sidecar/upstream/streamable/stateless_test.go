@@ -220,10 +220,23 @@ func TestANotificationIsAcceptedHoweverTheServerPutsIt(t *testing.T) {
 	} {
 		p := newPeer(t, always(answer))
 		s := newServer(t, p.url)
-		a, err := s.Call(testContext(t), call(t, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`))
+		a, err := s.Call(testContext(t), call(t, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1}}`))
 		if err != nil || a.Body != nil || a.Events != nil {
 			t.Errorf("%q: answer %+v, error %v; want an answer with nothing in it", answer, a, err)
 		}
+	}
+}
+
+// A server that took it at its word would cancel whoever's request has that id.
+func TestACancellationByIDGoesToNoStatelessServer(t *testing.T) {
+	p := newPeer(t, always("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"))
+	s := newServer(t, p.url)
+	a, err := s.Call(testContext(t), call(t, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`))
+	if err != nil || a.Status != 202 || a.Body != nil || a.Events != nil {
+		t.Errorf("answer %+v, error %v; want 202 with nothing in it", a, err)
+	}
+	if n := p.conns.Load(); n != 0 {
+		t.Errorf("the server was told, on %d connections", n)
 	}
 }
 
@@ -279,22 +292,27 @@ func TestAConnectionWithUnaskedBytesIsNotChosen(t *testing.T) {
 	}
 }
 
+// A server that says nothing may be one of Node's, which close after 5 s.
 func TestTheServersKeepAliveTimeIsHeeded(t *testing.T) {
-	p := newPeer(t, always("HTTP/1.1 200 OK\r\nKeep-Alive: timeout=5\r\nContent-Type: application/json\r\nContent-Length: 36\r\n\r\n"+result))
-	s := newServer(t, p.url)
-	if err := failureOf(s.Call(testContext(t), stateless(t, "1", "echo", "{}"))); err != nil {
-		t.Fatal(err)
+	for name, header := range map[string]string{"says 5 s": "Keep-Alive: timeout=5\r\n", "says nothing": "Connection: keep-alive\r\n"} {
+		t.Run(name, func(t *testing.T) {
+			p := newPeer(t, always("HTTP/1.1 200 OK\r\n"+header+"Content-Type: application/json\r\nContent-Length: 36\r\n\r\n"+result))
+			s := newServer(t, p.url)
+			for after, want := range map[time.Duration]bool{3 * time.Second: true, 4500 * time.Millisecond: false} {
+				if err := failureOf(s.Call(testContext(t), stateless(t, "1", "echo", "{}"))); err != nil {
+					t.Fatal(err)
+				}
+				s.client.pool.mu.Lock()
+				idleAt := s.client.pool.idle[0].idleAt
+				s.client.pool.mu.Unlock()
+				c, used, err := s.client.pool.get(testContext(t), idleAt.Add(after))
+				if err != nil || used != want {
+					t.Fatalf("after %v: used %v, error %v; want used %v", after, used, err, want)
+				}
+				c.close()
+			}
+		})
 	}
-	c, used, err := s.client.pool.get(testContext(t), time.Now().Add(3*time.Second))
-	if err != nil || !used {
-		t.Fatalf("after 3 s: used %v, error %v; want the idle connection", used, err)
-	}
-	s.client.pool.put(c, 5*time.Second)
-	c, used, err = s.client.pool.get(testContext(t), time.Now().Add(4500*time.Millisecond))
-	if err != nil || used {
-		t.Fatalf("after 4.5 s: used %v, error %v; want a new connection", used, err)
-	}
-	c.close()
 }
 
 func TestNoMoreConnectionsAreKeptThanConfigured(t *testing.T) {

@@ -5,7 +5,7 @@
 import { mkdirSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { binaries, freePort, installed, root, sleep, start, stopAll } from '../lib/process.mjs';
+import { binaries, freePort, installed, node22, root, sleep, start, stopAll } from '../lib/process.mjs';
 
 const files = process.env.FS_DIR ?? path.join(tmpdir(), 'interop-fs');
 
@@ -47,6 +47,13 @@ const servers = {
     ],
   ],
   fastmcp: (port) => [node, [path.join(root, 'bridges/fastmcp-server.mjs'), port]],
+  // The bazaar of the cells, each of one era alone; Node 22 can write integers beyond 2^53.
+  'cell-ts1': (port) => [node22, [path.join(root, 'cells/ts1-server.mjs'), port]],
+  'cell-ts2': (port) => [node22, [path.join(root, 'cells/ts2-server.mjs'), port]],
+  'cell-mcpgo-2025': (port) => [path.join(binaries, 'cell-server'), ['-2025', 'mcpgo', `127.0.0.1:${port}`]],
+  'cell-mcpgo': (port) => [path.join(binaries, 'cell-server'), ['mcpgo', `127.0.0.1:${port}`]],
+  'cell-gosdk-2025': (port) => [path.join(binaries, 'cell-server'), ['-2025', 'gosdk', `127.0.0.1:${port}`]],
+  'cell-gosdk': (port) => [path.join(binaries, 'cell-server'), ['gosdk', `127.0.0.1:${port}`]],
 };
 
 async function answers(url) {

@@ -14,8 +14,8 @@ import (
 // tellers is how many clients are told of changed lists at a time: each may be slow to take it.
 const tellers = 16
 
-// lasting is an open answer at a guarded endpoint. It ends when its caller's credential does, or is not accepted any more.
-type lasting struct {
+// open is an open answer at a guarded endpoint. It ends when its caller's credential does, or is not accepted any more.
+type open struct {
 	of     *endpoint
 	who    *identity.Principal
 	end    context.CancelFunc
@@ -29,99 +29,100 @@ type lasting struct {
 }
 
 // tellChanged tells a client that listens of changed lists.
-func (l *lasting) tellChanged() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.tell != nil && l.acknowledged {
-		l.tell()
+func (o *open) tellChanged() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.tell != nil && o.acknowledged {
+		o.tell()
 	}
 }
 
-// audience are an endpoint's lasting answers. The zero audience is ready.
+// audience are an endpoint's open answers. The zero audience is ready.
 type audience struct {
 	mu  sync.Mutex // guards below
-	all map[*lasting]struct{}
+	all map[*open]struct{}
 }
 
-func (a *audience) add(l *lasting) {
+func (a *audience) add(o *open) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.all == nil {
-		a.all = make(map[*lasting]struct{})
+		a.all = make(map[*open]struct{})
 	}
-	a.all[l] = struct{}{}
+	a.all[o] = struct{}{}
 }
 
-func (a *audience) remove(l *lasting) {
+func (a *audience) remove(o *open) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.all, l)
+	delete(a.all, o)
 }
 
-func (a *audience) list() (all []*lasting) {
+func (a *audience) list() (all []*open) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for l := range a.all {
-		all = append(all, l)
+	for o := range a.all {
+		all = append(all, o)
 	}
 	return all
 }
 
-// last makes the answer a lasting one; drop must follow, also on nil. ended is over when the answer has to end: for a listen,
+// enlist makes the answer one that its endpoint knows of; drop must follow, also on nil. ended is over when the answer has to
+// end: for a listen,
 // or the stream of a session, that is also when its endpoint does. A call's is nil where there is nothing that could end it.
-func (x *exchange) last(listens bool, out *eventWriter) (ended context.Context, l *lasting) {
+func (x *exchange) enlist(listens bool, out *eventWriter) (ended context.Context, o *open) {
 	switch {
 	case x.guard == nil && listens:
 		return x.ep.ended, nil
 	case x.guard == nil, x.guard.callers == nil && !listens:
 		return nil, nil
 	}
-	return x.lastGuarded(listens, out)
+	return x.enlistGuarded(listens, out)
 }
 
-func (x *exchange) lastGuarded(listens bool, out *eventWriter) (ended context.Context, l *lasting) {
+func (x *exchange) enlistGuarded(listens bool, out *eventWriter) (ended context.Context, o *open) {
 	parent := context.Background()
-	l = &lasting{of: x.ep, who: x.who}
+	o = &open{of: x.ep, who: x.who}
 	if listens {
 		parent = x.ep.ended
 	}
 	if x.msg.Method == mcp.MethodListen {
-		l.tell = func() { x.tellListChanged(out) }
+		o.tell = func() { x.tellListChanged(out) }
 	}
-	ended, l.end = context.WithCancel(parent)
+	ended, o.end = context.WithCancel(parent)
 	if x.who != nil && !x.who.Expires.IsZero() {
-		l.expiry = time.AfterFunc(time.Until(x.who.Expires), l.end)
+		o.expiry = time.AfterFunc(time.Until(x.who.Expires), o.end)
 	}
-	x.ep.audience.add(l)
+	x.ep.audience.add(o)
 	if now := x.ep.guard.Load(); now != x.guard && !now.lets(x.who) { // it changed before the answer was there to be looked at
-		l.end()
+		o.end()
 	}
-	return ended, l
+	return ended, o
 }
 
-// drop is the end of a lasting answer.
-func (l *lasting) drop() {
-	if l == nil {
+// drop is the end of an open answer.
+func (o *open) drop() {
+	if o == nil {
 		return
 	}
-	l.of.audience.remove(l)
-	l.mu.Lock()
-	l.tell = nil // who is about to tell finds nobody
-	l.mu.Unlock()
-	if l.expiry != nil {
-		l.expiry.Stop()
+	o.of.audience.remove(o)
+	o.mu.Lock()
+	o.tell = nil // who is about to tell finds nobody
+	o.mu.Unlock()
+	if o.expiry != nil {
+		o.expiry.Stop()
 	}
-	l.end()
+	o.end()
 }
 
 // heard notes that a client that listens has been told what for.
-func (l *lasting) heard() {
-	if l == nil {
+func (o *open) heard() {
+	if o == nil {
 		return
 	}
-	l.mu.Lock()
-	l.acknowledged = true
-	l.mu.Unlock()
+	o.mu.Lock()
+	o.acknowledged = true
+	o.mu.Unlock()
 }
 
 // lets reports whether a caller that was let in before still is.
@@ -144,13 +145,13 @@ func (p *Proxy) guarded(ep *endpoint, next *guard) {
 	if old == next {
 		return
 	}
-	var tell []*lasting
-	for _, l := range ep.audience.list() {
+	var tell []*open
+	for _, o := range ep.audience.list() {
 		switch {
-		case !next.lets(l.who):
-			l.end()
+		case !next.lets(o.who):
+			o.end()
 		case !old.alike(next):
-			tell = append(tell, l)
+			tell = append(tell, o)
 		}
 	}
 	if old.alike(next) {
@@ -163,16 +164,16 @@ func (p *Proxy) guarded(ep *endpoint, next *guard) {
 }
 
 // tellAll tells clients of changed lists without waiting for them.
-func (p *Proxy) tellAll(all []*lasting) {
-	queue := make(chan *lasting, len(all))
-	for _, l := range all {
-		queue <- l
+func (p *Proxy) tellAll(all []*open) {
+	queue := make(chan *open, len(all))
+	for _, o := range all {
+		queue <- o
 	}
 	close(queue)
 	for range min(tellers, len(all)) {
 		p.retiring.Go(func() {
-			for l := range queue {
-				l.tellChanged()
+			for o := range queue {
+				o.tellChanged()
 			}
 		})
 	}
