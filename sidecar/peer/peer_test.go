@@ -65,13 +65,21 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// join makes a sidecar of the fleet.
-func (f *fleet) join(nodeID string) *config.Identity {
+// token is one to join the fleet with.
+func (f *fleet) token(uses int32) string {
 	f.t.Helper()
-	token, _, err := f.ca.Create(f.t.Context(), nil, time.Hour, 1)
+	token, _, err := f.ca.Create(f.t.Context(), nil, time.Hour, uses)
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	return token
+}
+
+// join makes a sidecar of the fleet.
+func (f *fleet) join(nodeID string) *config.Identity { return f.joinWith(f.token(1), nodeID) }
+
+func (f *fleet) joinWith(token, nodeID string) *config.Identity {
+	f.t.Helper()
 	id, err := config.OpenIdentity(f.t.Context(), config.IdentityOptions{
 		Addresses: []string{f.address}, NodeID: nodeID, Token: token, StateDir: f.t.TempDir(), Log: slog.New(slog.DiscardHandler),
 	})
@@ -280,6 +288,23 @@ func TestWhoCallsIsNeverTakenFromTheRequestItself(t *testing.T) {
 	err = first(t.Context(), newClient(t, forger{other, asking}), h, request())
 	if status.Code(err) != codes.Unauthenticated || len(principals) != 0 {
 		t.Errorf("signed by a sidecar that is not the one that asks: %v, want UNAUTHENTICATED", err)
+	}
+}
+
+// A connection goes on with the certificate that it was made with when there is a newer one, with which calls are signed.
+func TestARenewedCertificateSignsOnAConnectionOfTheOneBefore(t *testing.T) {
+	f := newFleet(t)
+	h := f.holder(f.join("holder"), resumer(func(context.Context, *outriggerv1.ResumeRequest) (*upstream.Answer, error) {
+		return nil, upstream.ErrNotHere
+	}))
+	token := f.token(2)
+	before, renewed := f.joinWith(token, "asking"), f.joinWith(token, "asking")
+	if before.Certificate().Leaf.Equal(renewed.Certificate().Leaf) {
+		t.Fatal("there is one certificate")
+	}
+	err := first(t.Context(), newClient(t, forger{before, renewed}), h, &outriggerv1.ResumeRequest{Principal: "me"})
+	if !errors.Is(err, upstream.ErrNotHere) {
+		t.Errorf("got %v, want the holder's answer", err)
 	}
 }
 
