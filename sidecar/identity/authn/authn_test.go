@@ -161,11 +161,9 @@ func TestChallengesAreAsMCPHasThem(t *testing.T) {
 }
 
 func TestMetadataNameTheResourceAsItIsConfigured(t *testing.T) {
-	w := newWorld()
 	jwtProvider := &outriggerv1.Provider{Name: "idp", Kind: &outriggerv1.Provider_Jwt{Jwt: &outriggerv1.JWTProvider{Issuer: "https://idp.example"}}}
 	s := Spec{Binding: &outriggerv1.Binding{Name: "main", ExternalUrl: "https://mcp.example/desk/mcp"},
 		Identity: &outriggerv1.Identity{Providers: []*outriggerv1.Provider{jwtProvider}, Scopes: []string{"read"}}}
-	_ = w
 	var got map[string]any
 	if err := json.Unmarshal(newMetadata(s), &got); err != nil {
 		t.Fatal(err)
@@ -177,11 +175,16 @@ func TestMetadataNameTheResourceAsItIsConfigured(t *testing.T) {
 		"https://mcp.example/desk/mcp": "/.well-known/oauth-protected-resource/desk/mcp /.well-known/oauth-protected-resource",
 		"https://mcp.example":          "/.well-known/oauth-protected-resource",
 		"https://mcp.example/":         "/.well-known/oauth-protected-resource",
+		"https://mcp.example/a%2Fb%20": "/.well-known/oauth-protected-resource/a/b  /.well-known/oauth-protected-resource",
 		"":                             "",
 	} {
 		if got := strings.Join(MetadataPaths(url), " "); got != want {
 			t.Errorf("%q: %q, want %q", url, got, want)
 		}
+	}
+	const want = "https://mcp.example/.well-known/oauth-protected-resource/a%2Fb%20"
+	if got := metadataURL("https://mcp.example/a%2Fb%20"); got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
