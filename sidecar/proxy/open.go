@@ -68,8 +68,8 @@ func (a *audience) list() (all []*open) {
 }
 
 // enlist makes the answer one that its endpoint knows of; drop must follow, also on nil. ended is over when the answer has to
-// end: for a listen,
-// or the stream of a session, that is also when its endpoint does. A call's is nil where there is nothing that could end it.
+// end: for a listen, or the stream of a session, that is also when its endpoint does. A call's is nil where there is nothing
+// that could end it.
 func (x *exchange) enlist(listens bool, out *eventWriter) (ended context.Context, o *open) {
 	switch {
 	case x.guard == nil && listens:
