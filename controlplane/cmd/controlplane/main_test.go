@@ -166,7 +166,7 @@ type target struct {
 	mu      sync.Mutex // guards below
 	runs    []string
 	secrets map[string]string // "NAME/KEY": value
-	deleted []string // node ids of other sidecars
+	deleted []string          // node ids of other sidecars
 }
 
 func (tg *target) revoked(all []*outriggerv1.RevokedSidecar) {
