@@ -6,7 +6,7 @@ INTEROP     := test/interop
 THROUGH     := PROXY='$(CURDIR)/$(INTEROP)/sidecar.sh {UPSTREAM} {PORT}'
 # How many checks of `make interop` there are: fewer means that some did not run.
 INTEROP_CHECKS := 256
-CELL_CHECKS    := 1195
+CELL_CHECKS    := 1277
 
 .PHONY: help build quickstart test test-fast test-allocs fuzz check generate breaking-baseline conformance interop \
 	bench-programs bench bench-compare bench-gate bench-micro clean

@@ -177,10 +177,7 @@ func (k *call) open(header http.Header) (streams bool) {
 		k.events = a.Events
 		return true
 	}
-	err = k.server.readResponse(a, func(m *mcp.Message) {
-		k.answered = true
-		k.finish(m)
-	})
+	err = k.server.readResponse(a, k.respond)
 	if err != nil {
 		k.fail(k.failure(err))
 	}
@@ -262,8 +259,7 @@ func (k *call) step() (last bool) {
 	}
 	switch m.Kind {
 	case mcp.Response:
-		k.answered = true
-		k.finish(&m)
+		k.respond(&m)
 		return true
 	case mcp.Request:
 		return k.question(&m)
@@ -311,6 +307,14 @@ func (k *call) attached() *reader {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.reader
+}
+
+// respond takes the server's response in. The call is in flight no more before its client has the response: the client's
+// next call is the only one then.
+func (k *call) respond(m *mcp.Message) {
+	k.answered = true
+	k.on.calls.remove(k)
+	k.finish(m)
 }
 
 // finish settles the call with the server's response.

@@ -11,10 +11,10 @@ const afterthought = 10 * time.Second
 
 // calls are those of one session that are in flight.
 type calls struct {
-	mu      sync.Mutex // guards all
-	all     map[*call]struct{}
-	gaveUp  bool      // a call ended without its response,
-	givenUp time.Time // the last one then
+	mu          sync.Mutex // guards all
+	all         map[*call]struct{}
+	givenUp     time.Time // when one last ended without its response
+	askerGaveUp time.Time // the same, of those that may ask
 }
 
 func newCalls() calls { return calls{all: make(map[*call]struct{})} }
@@ -29,8 +29,12 @@ func (c *calls) remove(k *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.all, k)
-	if !k.answered {
-		c.gaveUp, c.givenUp = true, time.Now()
+	if k.answered {
+		return
+	}
+	c.givenUp = time.Now()
+	if mayAsk(k.method) {
+		c.askerGaveUp = c.givenUp
 	}
 }
 
@@ -46,18 +50,35 @@ func (c *calls) withToken(token []byte) *call {
 	return nil
 }
 
-// only is the call that a question or a log message belongs to which names none: the one in flight. It is nil when there is none, or
-// another, or was just now, or when its client may not be asked.
-func (c *calls) only() *call {
+// asker is the call that a question belongs to which names none: the one in flight that may ask. It is nil when there is
+// none, or another, or was just now.
+func (c *calls) asker() (only *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.all) != 1 || c.gaveUp && time.Since(c.givenUp) < afterthought {
+	if time.Since(c.askerGaveUp) < afterthought {
 		return nil
 	}
 	for k := range c.all {
-		if mayAsk(k.method) {
-			return k
+		switch {
+		case !mayAsk(k.method):
+		case only != nil:
+			return nil
+		default:
+			only = k
 		}
+	}
+	return only
+}
+
+// logger is the call that a log message belongs to which names none. Any call may log, so it is the one in flight.
+func (c *calls) logger() *call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.all) != 1 || time.Since(c.givenUp) < afterthought {
+		return nil
+	}
+	for k := range c.all {
+		return k
 	}
 	return nil
 }

@@ -183,8 +183,9 @@ func (h *hub) reopenLocked(lost *stream, why error) {
 }
 
 // message takes in what the server says outside of calls' streams. What comes there should belong to no call, but servers
-// exist that send all of their requests there, or all that they log, or progress on whichever stream is free. Progress names
-// its call. The rest can be no other's while exactly one call of the session is in flight; else nobody can be asked, or told.
+// exist that send all of their requests there, or all that they log, or progress on whichever stream is free. Progress
+// names its call. The rest can be no other's while exactly one call of the session is in flight that may ask, or log; else
+// nobody can be asked, or told.
 func (h *hub) message(ctx context.Context, data []byte) {
 	m, err := mcp.ScanAnswer(data)
 	if err != nil {
@@ -197,7 +198,7 @@ func (h *hub) message(ctx context.Context, data []byte) {
 		result := noSuchThing
 		if m.Method == mcp.MethodPing {
 			result = pong
-		} else if k := h.session.calls.only(); k != nil && isQuestion(m.Method) && k.declared.lacks(&m) == "" {
+		} else if k := h.session.calls.asker(); k != nil && isQuestion(m.Method) && k.declared.lacks(&m) == "" {
 			k.questionAside(&m)
 			return
 		}
@@ -216,7 +217,7 @@ func (h *hub) notification(m *mcp.Message) {
 	case mcp.NotificationProgress:
 		k = h.session.calls.withToken(m.ProgressToken.Of(m.Raw))
 	case mcp.NotificationMessage:
-		k = h.session.calls.only()
+		k = h.session.calls.logger()
 	default:
 		h.publish(m)
 	}

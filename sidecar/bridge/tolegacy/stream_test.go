@@ -281,3 +281,78 @@ func TestWhatIsSaidAsideDoesNotWaitForASlowClient(t *testing.T) {
 		t.Errorf("the slow client got %d reports, then %s (%v), want %d", len(r.before), r.last, err, queuedMessages)
 	}
 }
+
+// Lists ask nothing, so they do not make it unknown whose a question is: neither one in flight nor one that was given up.
+func TestAListTakesNoQuestionFromACall(t *testing.T) {
+	f, e := streaming(t)
+	begun, end := make(chan string, 3), make(chan struct{})
+	f.call = func(ctx context.Context, _ *fakeSession, m *mcp.Message) (*upstream.Answer, error) {
+		begun <- m.Method
+		select {
+		case <-end:
+			return simple(m), nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	s := newBridge(t, f)
+	c := newClient(t, s, "ann", everything)
+	ctx, leave := context.WithCancel(testContext(t))
+	left, done := make(chan struct{}), make(chan reply, 2)
+	go func() {
+		defer close(left)
+		_, _ = s.Call(ctx, c.call("1", mcp.MethodToolsList, ""))
+	}()
+	<-begun
+	leave()
+	<-left
+	nothingInUse(t, s)
+	go func() { done <- c.do(c.call("2", mcp.MethodToolsList, "")) }()
+	<-begun
+	asked := make(chan reply, 1)
+	go func() { asked <- c.do(c.tool("3", "t", "x", "")) }()
+	<-begun
+	e.feed <- elicit("1", "whose?")
+	q := questions(t, <-asked)
+	go func() { done <- c.do(c.tool("4", "t", "x", q.retry(accepted))) }()
+	eventually(t, "the answer is there", func() bool { return f.count(`"id":1,"result":{"action":"accept"`) == 1 })
+	close(end)
+	for range 2 {
+		(<-done).want(t, 200, `"result":`)
+	}
+}
+
+// slowToClose is a stream that is closed only when it may be.
+type slowToClose struct {
+	*script
+	may <-chan struct{}
+}
+
+func (e *slowToClose) Close() error {
+	<-e.may
+	return e.script.Close()
+}
+
+// The sidecar may not be done with a call yet when its client, which has the answer, makes the next.
+func TestACallThatWasAnsweredTakesNoQuestionFromTheNext(t *testing.T) {
+	f, e := streaming(t)
+	may := make(chan struct{})
+	var first atomic.Bool
+	first.Store(true)
+	f.call = func(ctx context.Context, _ *fakeSession, m *mcp.Message) (*upstream.Answer, error) {
+		if first.Swap(false) {
+			answer := newScript(ctx, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID.Of(m.Raw)))
+			return &upstream.Answer{Status: 200, Length: -1, Events: &slowToClose{answer, may}}, nil
+		}
+		e.feed <- elicit("1", "aside")
+		for ctx.Err() == nil && f.count(`"id":1,"result"`)+f.count(`"id":1,"error"`) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		return simple(m), nil
+	}
+	c := newClient(t, newBridge(t, f), "ann", everything)
+	c.do(c.tool("1", "t", "x", "")).want(t, 200, `"id":1`)
+	q := questions(t, c.do(c.tool("2", "t", "x", "")))
+	c.do(c.tool("3", "t", "x", q.retry(accepted))).want(t, 200, `"id":3`)
+	close(may)
+}

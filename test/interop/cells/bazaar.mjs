@@ -44,11 +44,17 @@ export const greeting = (args) => ({
   description: 'a greeting',
   messages: [{ role: 'user', content: { type: 'text', text: `hello ${args?.who}` } }],
 });
-export const completion = ({ argument }) => ({ completion: { values: [`${argument.value}!`], total: 1, hasMore: false } });
+export const completion = ({ argument }) => ({
+  completion: { values: [`${argument.value}!`], total: 1, hasMore: false },
+});
 export const said = (text, more) => ({ content: [{ type: 'text', text }], ...more });
 export const answered = (result) => `${result.action} ${result.content?.owner ?? ''}`.trim();
 export const sampled = (result) => [result.content].flat()[0].text;
-export const question = (args) => ({ mode: 'form', message: `${texts.owner}? ${args?.how ?? ''}`, requestedSchema: ownerSchema });
+export const question = (args) => ({
+  mode: 'form',
+  message: `${texts.owner}? ${args?.how ?? ''}`,
+  requestedSchema: ownerSchema,
+});
 export const prompt = { messages: [{ role: 'user', content: { type: 'text', text: texts.sample } }], maxTokens: 9 };
 
 /** A structured answer with n as it came on the wire: JavaScript's own numbers end at 2^53. */

@@ -22,7 +22,12 @@ export const message = {
   content: { type: 'text', text: answers.sampled },
 };
 
-export const nothingHeard = () => ({ progress: [], logs: [], updated: 0, changed: { tools: 0, prompts: 0, resources: 0 } });
+export const nothingHeard = () => ({
+  progress: [],
+  logs: [],
+  updated: 0,
+  changed: { tools: 0, prompts: 0, resources: 0 },
+});
 
 /** A fetch that keeps what the SDK sent last, and the last bytes which reached it. */
 export function tapped(name, wire) {
@@ -44,7 +49,8 @@ export function tapped(name, wire) {
 }
 
 function eq(got, want, what) {
-  if (!isDeepStrictEqual(got, want)) throw new Error(`${what}: got ${JSON.stringify(got)}, want ${JSON.stringify(want)}`);
+  if (!isDeepStrictEqual(got, want))
+    throw new Error(`${what}: got ${JSON.stringify(got)}, want ${JSON.stringify(want)}`);
 }
 
 /** Runs again, now and then, until is() is true: what is to be heard may be said before a stream is open. */
@@ -80,7 +86,11 @@ async function asked(c, tool, args, method) {
 async function changes(c, what) {
   const before = c.heard.changed[what];
   const names = async () => (await c.list(what)).items.map((i) => i.name);
-  await until(`changed ${what}`, () => c.heard.changed[what] > before, () => c.call('change', { what }));
+  await until(
+    `changed ${what}`,
+    () => c.heard.changed[what] > before,
+    () => c.call('change', { what }),
+  );
   if (!(await names()).includes(offer.grown)) await c.call('change', { what });
   if (!(await names()).includes(offer.grown)) throw new Error(`the new entry of ${what} is not listed`);
   await c.call('change', { what });
@@ -91,7 +101,8 @@ export const checks = {
     await c.open();
     const { version, name, instructions, capabilities: has } = c.about();
     eq([name, instructions], [offer.name, offer.instructions], 'introduction');
-    for (const k of ['tools', 'prompts', 'resources', 'completions', 'logging']) if (!has[k]) throw new Error(`no ${k}`);
+    for (const k of ['tools', 'prompts', 'resources', 'completions', 'logging'])
+      if (!has[k]) throw new Error(`no ${k}`);
     for (const k of ['tools', 'prompts', 'resources']) eq(has[k].listChanged, true, `${k}.listChanged`);
     return version;
   },
@@ -111,7 +122,8 @@ export const checks = {
   async 'big-integers'(c) {
     c.wire.text = '';
     eq(text(await c.call('digits', { n: JSON.rawJSON(big) })), big, 'digits at the server');
-    if (!new RegExp(`"structuredContent":\\s*{"n":\\s*${big}}`).test(c.wire.text)) throw new Error(`got ${c.wire.text}`);
+    if (!new RegExp(`"structuredContent":\\s*{"n":\\s*${big}}`).test(c.wire.text))
+      throw new Error(`got ${c.wire.text}`);
   },
   async 'tool-error'(c) {
     const r = await c.call('fail');
@@ -131,26 +143,34 @@ export const checks = {
   async progress(c) {
     const want = [1, 2, 3, 4].map((i) => `step ${i} ✓`);
     let got;
-    await until(() => `reports of 4 steps, got ${got}`, () => isDeepStrictEqual(got, want), async () => {
-      c.wire.text = '';
-      eq(text(await c.call('steps', {}, { onprogress: () => {} })), 'done', 'answer');
-      const token = /"progressToken":[^,}]+/.exec(c.wire.sent)[0];
-      const reports = c.wire.text.split('\n').filter((l) => l.includes('"notifications/progress"') && l.includes(token));
-      got = reports.map((l) => /"message":"([^"]+)"/.exec(l)?.[1]);
-    });
+    await until(
+      () => `reports of 4 steps, got ${got}`,
+      () => isDeepStrictEqual(got, want),
+      async () => {
+        c.wire.text = '';
+        eq(text(await c.call('steps', {}, { onprogress: () => {} })), 'done', 'answer');
+        const token = /"progressToken":[^,}]+/.exec(c.wire.sent)[0];
+        const reports = c.wire.text
+          .split('\n')
+          .filter((l) => l.includes('"notifications/progress"') && l.includes(token));
+        got = reports.map((l) => /"message":"([^"]+)"/.exec(l)?.[1]);
+      },
+    );
   },
   async parallel(c) {
     const texts = Array.from({ length: 20 }, (_, i) => `call ${i}`);
     eq(await Promise.all(texts.map(async (t) => text(await c.call('echo', { text: t })))), texts, 'answers');
   },
   elicitation: async (c) => eq(await asked(c, 'ask', {}, 'elicitation/create'), `accept ${answers.owner}`, 'answer'),
-  'elicitation-declined': async (c) => eq(await asked(c, 'ask', { how: 'decline' }, 'elicitation/create'), 'decline', 'answer'),
+  'elicitation-declined': async (c) =>
+    eq(await asked(c, 'ask', { how: 'decline' }, 'elicitation/create'), 'decline', 'answer'),
   async 'elicitation-url'(c) {
     eq(await asked(c, 'visit', {}, 'elicitation/create'), 'accept', 'answer');
     eq(c.heard.visited, texts.url, 'URL');
   },
   sampling: async (c) => eq(await asked(c, 'sample', {}, 'sampling/createMessage'), answers.sampled, 'answer'),
-  roots: async (c) => eq(await asked(c, 'roots', {}, 'roots/list'), `${answers.root.uri} ${answers.root.name}`, 'answer'),
+  roots: async (c) =>
+    eq(await asked(c, 'roots', {}, 'roots/list'), `${answers.root.uri} ${answers.root.name}`, 'answer'),
   async 'two-rounds'(c) {
     const want = `accept ${answers.owner} / ${answers.sampled}`;
     eq(await asked(c, 'interview', {}, 'sampling/createMessage'), want, 'answer');
@@ -162,7 +182,11 @@ export const checks = {
     eq((await c.read('bazaar://bytes')).contents[0].blob, texts.bytes, 'blob');
   },
   async templates(c) {
-    eq((await c.list('resourceTemplates')).items.map((t) => t.uriTemplate), [offer.template.uriTemplate], 'templates');
+    eq(
+      (await c.list('resourceTemplates')).items.map((t) => t.uriTemplate),
+      [offer.template.uriTemplate],
+      'templates',
+    );
     eq((await c.read('bazaar://stall/7')).contents[0].text, 'stall 7', 'text');
   },
   async 'resource-missing'(c) {
@@ -173,11 +197,19 @@ export const checks = {
   async subscribe(c) {
     await c.subscribe('bazaar://note');
     const before = c.heard.updated;
-    await until('an update', () => c.heard.updated > before, () => c.call('touch'));
+    await until(
+      'an update',
+      () => c.heard.updated > before,
+      () => c.call('touch'),
+    );
     await c.unsubscribe('bazaar://note');
   },
   async prompts(c) {
-    eq((await c.list('prompts')).items.map((p) => p.name), [offer.prompt.name], 'names');
+    eq(
+      (await c.list('prompts')).items.map((p) => p.name),
+      [offer.prompt.name],
+      'names',
+    );
     eq((await c.prompt('greet', { who: 'Žofie 鍵' })).messages[0].content.text, 'hello Žofie 鍵', 'message');
   },
   async completion(c) {
@@ -188,7 +220,11 @@ export const checks = {
   },
   async logging(c) {
     await c.setLevel('warning');
-    await until('a log message', () => c.heard.logs.length > 0, () => c.call('log'));
+    await until(
+      'a log message',
+      () => c.heard.logs.length > 0,
+      () => c.call('log'),
+    );
     eq([...new Set(c.heard.logs)], [texts.loud], 'messages');
   },
   'tools-changed': (c) => changes(c, 'tools'),
@@ -201,9 +237,13 @@ export const checks = {
     const call = c.call('wait', { key }, { signal: gone.signal, onprogress: () => gone.abort('enough') });
     await failure(call, 'a cancelled call');
     let was;
-    await until('the cancellation at the server', () => was === 'true', async () => {
-      was = text(await c.call('cancelled', { key }));
-    });
+    await until(
+      'the cancellation at the server',
+      () => was === 'true',
+      async () => {
+        was = text(await c.call('cancelled', { key }));
+      },
+    );
   },
   ping: (c) => c.ping(),
   close: (c) => c.close(),
@@ -227,7 +267,10 @@ export async function run(make, servers) {
       const late = new Promise((_, reject) => (timer = setTimeout(() => reject(new Error('no end')), LIMIT)));
       const said = await Promise.race([f(client), late]).then(
         (detail) => `pass ${detail ?? ''}`,
-        (e) => `fail ${String(e?.message ?? e).replace(/\s+/g, ' ').slice(0, 300)}`,
+        (e) =>
+          `fail ${String(e?.message ?? e)
+            .replace(/\s+/g, ' ')
+            .slice(0, 300)}`,
       );
       clearTimeout(timer);
       if (said.startsWith('fail')) failed++;

@@ -22,7 +22,10 @@ const checks = {
   'tools-list': [['tools/list'], (r) => r.tools.find((t) => t.name === 'echo').title === offer.tools[0].title],
   call: [['tools/call', '--tool-name', 'echo', '--tool-arg', `text=${said}`], (r) => r.structuredContent.text === said],
   resources: [['resources/read', '--uri', 'bazaar://note'], (r) => r.contents[0].text === texts.note],
-  prompts: [['prompts/get', '--prompt-name', 'greet', '--prompt-args', `who=${said}`], (r) => r.messages[0].content.text === `hello ${said}`],
+  prompts: [
+    ['prompts/get', '--prompt-name', 'greet', '--prompt-args', `who=${said}`],
+    (r) => r.messages[0].content.text === `hello ${said}`,
+  ],
   elicitation: [['tools/call', '--tool-name', 'ask'], () => false],
 };
 

@@ -10,17 +10,18 @@ import { binaries, node22, root, run, startProxy, startUpstreams, stopAll } from
 
 const js = (file, ...args) => [node22, path.join(root, 'cells', file), ...args];
 const go = (...args) => [path.join(binaries, 'cell-client'), ...args];
-// Those that are mixed run at servers of the other era only, which is for want of time, and beside the others.
+// Those that are mixed run at servers of the other era only, for want of time. Those that change nothing run beside others.
 const clients = {
   ts1: { legacy: true, command: js('client.mjs', 'ts1') },
   'ts2-2025': { legacy: true, command: js('client.mjs', 'ts2-2025') },
   'mcpgo-2025': { legacy: true, command: go('-2025', 'mcpgo') },
   'gosdk-2025': { legacy: true, command: go('-2025', 'gosdk') },
-  'inspector-2025': { legacy: true, mixed: true, command: js('inspector.mjs', 'legacy') },
+  'inspector-2025': { legacy: true, mixed: true, beside: true, command: js('inspector.mjs', 'legacy') },
+  'mcp-remote': { legacy: true, mixed: true, command: js('client.mjs', 'mcp-remote') },
   ts2: { command: js('client.mjs', 'ts2') },
   mcpgo: { command: go('mcpgo') },
   gosdk: { command: go('gosdk') },
-  inspector: { mixed: true, command: js('inspector.mjs', 'modern') },
+  inspector: { mixed: true, beside: true, command: js('inspector.mjs', 'modern') },
 };
 const servers = {
   ts1: { legacy: true },
@@ -66,7 +67,9 @@ function tried([server, check, word, detail], list) {
   const why = list[check] ?? list['*'];
   if (!why) return [server, check, word, detail];
   if (word !== 'pass') return [server, check, 'skip', `${why}: ${detail}`];
-  return list['*'] ? [server, check, 'skip', why] : [server, check, 'fail', 'it passes, though cannot.json says that it cannot'];
+  return list['*']
+    ? [server, check, 'skip', why]
+    : [server, check, 'fail', 'it passes, though cannot.json says that it cannot'];
 }
 
 const named = process.argv.slice(2);
@@ -81,7 +84,7 @@ if (process.env.PROXY) for (const u of Object.keys(urls)) urls[u] = (await start
 const total = { pass: 0, fail: 0, skip: 0 };
 const table = [];
 const chosen = named.length ? named : Object.keys(clients);
-const beside = Object.fromEntries(chosen.filter((c) => clients[c].mixed).map((c) => [c, drive(c)]));
+const beside = Object.fromEntries(chosen.filter((c) => clients[c].beside).map((c) => [c, drive(c)]));
 for (const name of chosen) {
   const found = await (beside[name] ?? drive(name));
   for (const [server, check, word, detail] of found) {
@@ -89,10 +92,16 @@ for (const name of chosen) {
     total[word]++;
   }
   const of = (server, word) => found.filter((f) => f[0] === server && f[2] === word).length;
-  const shown = (s) => of(s, 'pass') + (of(s, 'fail') ? ` -${of(s, 'fail')}` : '') + (of(s, 'skip') ? ` (${of(s, 'skip')})` : '');
+  const shown = (s) =>
+    of(s, 'pass') + (of(s, 'fail') ? ` -${of(s, 'fail')}` : '') + (of(s, 'skip') ? ` (${of(s, 'skip')})` : '');
   table.push([name, ...Object.keys(servers).map((s) => (reachable(name).includes(s) ? shown(s) : ''))]);
 }
-console.log('\nclient          ' + Object.keys(servers).map((s) => s.padStart(12)).join(''));
+console.log(
+  '\nclient          ' +
+    Object.keys(servers)
+      .map((s) => s.padStart(12))
+      .join(''),
+);
 for (const [name, ...cols] of table) console.log(name.padEnd(16) + cols.map((c) => c.padStart(12)).join(''));
 console.log('passed, -failed, (skipped: see cannot.json)');
 const missing = Math.max(0, Number(process.env.EXPECT ?? 0) - total.pass - total.fail);

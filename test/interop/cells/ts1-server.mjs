@@ -30,7 +30,8 @@ const tools = {
   },
   // On the session's own stream, where a server asks that does not say for which call.
   sample: async ({ session }) => b.said(b.sampled(await session.server.createMessage(b.prompt))),
-  roots: async ({ session }) => b.said((await session.server.listRoots()).roots.map((r) => `${r.uri} ${r.name}`).join()),
+  roots: async ({ session }) =>
+    b.said((await session.server.listRoots()).roots.map((r) => `${r.uri} ${r.name}`).join()),
   async interview(call) {
     const owner = await tools.ask(call);
     const sampled = await tools.sample(call);
@@ -48,7 +49,11 @@ const tools = {
   },
   async change({ args }) {
     b.grown[args.what] = !b.grown[args.what];
-    const tell = { tools: 'sendToolListChanged', prompts: 'sendPromptListChanged', resources: 'sendResourceListChanged' };
+    const tell = {
+      tools: 'sendToolListChanged',
+      prompts: 'sendPromptListChanged',
+      resources: 'sendResourceListChanged',
+    };
     for (const { server } of sessions.values()) await server[tell[args.what]]();
     return b.said('changed');
   },

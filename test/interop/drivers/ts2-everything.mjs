@@ -39,7 +39,8 @@ const transport = new StreamableHTTPClientTransport(new URL(url), {
   fetch: async (u, o) => {
     const r = await fetch(u, o);
     assert(!r.headers.get('mcp-session-id'), 'a 2026-07-28 answer carried Mcp-Session-Id');
-    if (r.headers.get('content-type')?.includes('json') && (await r.clone().text()).includes('"input_required"')) rounds++;
+    if (r.headers.get('content-type')?.includes('json') && (await r.clone().text()).includes('"input_required"'))
+      rounds++;
     return r;
   },
 });
@@ -49,7 +50,8 @@ await check('discover', async () => {
   connected = true;
   eq(client.getNegotiatedProtocolVersion(), '2026-07-28', 'negotiated');
   const caps = client.getServerCapabilities();
-  for (const k of ['tools', 'prompts', 'resources', 'logging', 'completions']) assert(caps[k], `capability ${k} missing`);
+  for (const k of ['tools', 'prompts', 'resources', 'logging', 'completions'])
+    assert(caps[k], `capability ${k} missing`);
   assert(!caps.tasks, 'the tasks of 2025-11-25 are offered to a stateless client');
 });
 if (!connected) done();
@@ -68,7 +70,9 @@ await check('capability-gated-tools', async () => {
   );
   return `${names.length} tools`;
 });
-await check('call-echo', async () => eq(txt(await call('echo', { message: 'héllo ✓ "q" \\ \u2028' })), 'Echo: héllo ✓ "q" \\ \u2028'));
+await check('call-echo', async () =>
+  eq(txt(await call('echo', { message: 'héllo ✓ "q" \\ \u2028' })), 'Echo: héllo ✓ "q" \\ \u2028'),
+);
 await check('call-structured', async () =>
   eq(typeof (await call('get-structured-content', { location: 'Chicago' })).structuredContent.temperature, 'number'),
 );
@@ -145,8 +149,18 @@ await check('listen-resource-updated', async () => {
 await check('cancel', async () => {
   const gone = new AbortController();
   const t0 = Date.now();
-  const long = call('trigger-long-running-operation', { duration: 8, steps: 40 }, { signal: gone.signal, onprogress: () => gone.abort() });
-  assert(await long.then(() => false, () => true), 'the cancelled call returned');
+  const long = call(
+    'trigger-long-running-operation',
+    { duration: 8, steps: 40 },
+    { signal: gone.signal, onprogress: () => gone.abort() },
+  );
+  assert(
+    await long.then(
+      () => false,
+      () => true,
+    ),
+    'the cancelled call returned',
+  );
   assert(Date.now() - t0 < 5000, 'took too long');
   eq(txt(await call('echo', { message: 'after' })), 'Echo: after');
 });

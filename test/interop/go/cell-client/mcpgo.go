@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 what 2026-07-28 deprecates is what the wire before it has
+
 package main
 
 import (
