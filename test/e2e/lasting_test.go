@@ -104,3 +104,23 @@ func mentions(t *testing.T, text string, words ...string) {
 		t.Errorf("got %s, want %q in it", text, words)
 	}
 }
+
+// The last good form is on the sidecar's disk, too.
+func TestTheLastGoodFormOfAPolicyOutlivesARestart(t *testing.T) {
+	t.Parallel()
+	const keyed = "kind: Policy\nname: keys\nspec: {identity: {providers: [{name: keys, keys: {}}%s]}}\n"
+	p := startPlane(t, filepath.Join(t.TempDir(), "data"))
+	p.apply(append(both(newPeer("peer").serve(t), ""), fmt.Sprintf(keyed, ""))...)
+	key, dir := p.createKey("robot"), t.TempDir()
+	s := p.joinSidecar("edge-1", p.join(), dir, nil)
+	p.runs("Policy", "keys", "edge-1 running")
+	p.runs("Key", "robot", "edge-1 running")
+	p.apply(fmt.Sprintf(keyed, ", {name: staff, jwt: {issuer: 'https://idp.example', audiences: [desk], caFile: /does/not/exist.pem}}"))
+	p.runs("Policy", "keys", "edge-1 refused")
+	p.stop()
+	s.stop()
+	again := startSidecar(t, nil, "--control-plane", p.xds, "--node-id", "edge-1", "--state-dir", dir)
+	again.serves()
+	again.comesTo(t, statelessPath, key, "echo", http.StatusOK)
+	again.comesTo(t, statelessPath, "", "echo", http.StatusUnauthorized)
+}
