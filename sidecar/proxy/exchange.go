@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -21,11 +22,13 @@ import (
 // exchange is one HTTP request and what is known of it so far. One goroutine at a time uses it, until release, after which
 // it may be another request's.
 type exchange struct {
-	// Set by ServeHTTP, never changed.
-	p     *Proxy
-	w     http.ResponseWriter
-	r     *http.Request
-	start time.Time
+	// Set by ServeHTTP.
+	p      *Proxy
+	w      http.ResponseWriter
+	r      *http.Request   // nil once the answer has rested: then its head was read
+	ctx    context.Context // of r
+	remote string          // r's RemoteAddr
+	start  time.Time
 
 	ep     *endpoint // set by step 1
 	body   []byte    // the request's body; held until release
