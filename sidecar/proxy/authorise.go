@@ -25,7 +25,7 @@ func (x *exchange) identify() error {
 	if g.callers == nil {
 		return nil
 	}
-	who, refused := g.callers.Authenticate(x.r.Context(), x.r.Header, x.r.URL.RawQuery, x.r.TLS)
+	who, refused := g.callers.Authenticate(x.ctx, x.r.Header, x.r.URL.RawQuery, x.r.TLS)
 	if refused != nil {
 		return refusalOf(refused)
 	}
@@ -169,7 +169,7 @@ func (x *exchange) owner(s policy.Subject, name []byte) string {
 	if !ok {
 		return ""
 	}
-	return d.Owner(x.r.Context(), x.call(), callOf[s], string(name))
+	return d.Owner(x.ctx, x.call(), callOf[s], string(name))
 }
 
 // callOf is the method that asks for an entry of a list.

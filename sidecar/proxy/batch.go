@@ -59,7 +59,10 @@ func noBatch() error {
 
 // member is a batch's message as an exchange of its own, which shares the connection.
 func (x *exchange) member(m mcp.Message) *exchange {
-	return &exchange{p: x.p, w: x.w, r: x.r, start: x.start, ep: x.ep, guard: x.guard, who: x.who, era: mcp.Legacy, msg: m, label: methodLabel(&m)}
+	return &exchange{
+		p: x.p, w: x.w, r: x.r, ctx: x.ctx, remote: x.remote, start: x.start, ep: x.ep, guard: x.guard, who: x.who, era: mcp.Legacy, msg: m,
+		label: methodLabel(&m),
+	}
 }
 
 // tellMember carries a notification or response; there is no answer to show a failure in.

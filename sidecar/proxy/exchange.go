@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -22,11 +23,13 @@ import (
 // exchange is one HTTP request and what is known of it so far. One goroutine at a time uses it, until release, after which
 // it may be another request's.
 type exchange struct {
-	// Set by ServeHTTP, never changed.
-	p     *Proxy
-	w     http.ResponseWriter
-	r     *http.Request
-	start time.Time
+	// Set by ServeHTTP.
+	p      *Proxy
+	w      http.ResponseWriter
+	r      *http.Request   // nil once the answer has rested: then its head was read
+	ctx    context.Context // of r
+	remote string          // r's RemoteAddr
+	start  time.Time
 
 	ep     *endpoint           // set by step 1
 	guard  *guard              // the endpoint's, when the request came; nil for none
@@ -224,7 +227,7 @@ func (x *exchange) call() *upstream.Call {
 	if x.msg.Method == mcp.MethodListen {
 		c = new(upstream.Call)
 	}
-	*c = upstream.Call{Message: &x.msg, Header: x.r.Header, Principal: x.caller(), Caller: x.who, Binding: x.ep.name}
+	*c = upstream.Call{Message: &x.msg, Header: x.header(), Principal: x.caller(), Caller: x.who, Binding: x.ep.name}
 	return c
 }
 
@@ -233,7 +236,15 @@ func (x *exchange) caller() string {
 	if x.who != nil {
 		return x.who.ID
 	}
-	return principal(x.r.Header)
+	return principal(x.header())
+}
+
+// header is the request's; nil of an answer that rested, for which nothing of it is kept.
+func (x *exchange) header() http.Header {
+	if x.r == nil {
+		return nil
+	}
+	return x.r.Header
 }
 
 // principal tells callers apart whose requests carry a credential, by a digest of it: nothing here checks what it is

@@ -47,7 +47,7 @@ func (x *exchange) hintsOf(to callee, tool []byte) *policy.Hints {
 	if said != nil || to == nil {
 		return said
 	}
-	ctx, cancel := context.WithTimeout(x.r.Context(), hintsTimeout)
+	ctx, cancel := context.WithTimeout(x.ctx, hintsTimeout)
 	defer cancel()
 	select {
 	case h.asking <- struct{}{}:

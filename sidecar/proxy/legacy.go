@@ -133,7 +133,7 @@ func (x *exchange) initialize() error {
 	if err := x.authorise(nil); err != nil {
 		return err
 	}
-	served, err := x.ep.server.Eras(upstream.WithVia(x.r.Context(), x.r.Header))
+	served, err := x.ep.server.Eras(upstream.WithVia(x.ctx, x.r.Header))
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (x *exchange) initialize() error {
 			message: "this sidecar takes no more sessions now", retry: 5}
 	}
 	x.offerLegacy()
-	up, a, err := x.ep.server.Open(x.r.Context(), x.call())
+	up, a, err := x.ep.server.Open(x.ctx, x.call())
 	if err != nil {
 		x.ep.sessions.Release()
 		return x.eraError(err)
@@ -246,7 +246,7 @@ func (x *exchange) serveListen() error {
 		}
 		return x.follow(r, mcp.Event{})
 	}
-	r, err := s.Listen(x.r.Context())
+	r, err := s.Listen(x.ctx)
 	switch {
 	case errors.Is(err, upstream.ErrNoStream):
 		return noGET("no_stream", "this server offers no stream outside of calls")
@@ -271,7 +271,7 @@ func (x *exchange) serveDelete() error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), deleteTimeout) // a client need not wait
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.ctx), deleteTimeout) // a client need not wait
 	defer cancel()
 	x.ep.sessions.End(ctx, s.ID)
 	x.outcome = telemetry.OK

@@ -123,7 +123,7 @@ type following struct {
 // endpoint, and when another connection reads the stream.
 func (x *exchange) follow(r *session.Reader, first mcp.Event) error {
 	l := &following{x: x, out: x.openEvents(), r: r}
-	l.gone = lazyctx.OnEnd(x.r.Context(), l)
+	l.gone = lazyctx.OnEnd(x.ctx, l)
 	l.ended, l.known = x.enlist(true, l.out)
 	l.stop = context.AfterFunc(l.ended, r.Wake)
 	if first.HasID {
@@ -143,7 +143,7 @@ func (l *following) step() (more bool, err error) {
 		case data != nil:
 		case err == io.EOF:
 			return false, nil
-		case l.x.r.Context().Err() != nil:
+		case l.x.ctx.Err() != nil:
 			l.x.outcome = telemetry.Cancelled
 			return false, nil
 		case err != nil || l.ended.Err() != nil:

@@ -77,6 +77,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := exchanges.Get().(*exchange)
 	defer x.release()
 	x.p, x.w, x.r, x.start = p, w, r, time.Now()
+	x.ctx, x.remote = r.Context(), r.RemoteAddr
 	x.conclude(p.serve(x))
 }
 
@@ -158,7 +159,7 @@ func (p *Proxy) record(x *exchange) {
 		return // its members were recorded
 	}
 	line := telemetry.Line{
-		Time: x.start, Era: x.era.String(), Method: x.label, Name: x.msg.Name, Remote: x.r.RemoteAddr, Status: x.status,
+		Time: x.start, Era: x.era.String(), Method: x.label, Name: x.msg.Name, Remote: x.remote, Status: x.status,
 		Outcome: x.outcome, Reason: x.reason, Took: time.Since(x.start), BytesIn: int64(len(x.body)), BytesOut: x.out,
 	}
 	if x.ep == nil && x.reason == "" {

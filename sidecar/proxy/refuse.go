@@ -138,7 +138,7 @@ func (x *exchange) showUpstream(err *upstream.Error, id []byte) (int, *mcp.Error
 // cancelled reports whether a call failed because its client gave it up: by leaving on the stateless wire, by
 // notifications/cancelled or by ending its session on the other.
 func (x *exchange) cancelled(err *upstream.Error) bool {
-	return err.Kind == upstream.Lost && errors.Is(err, context.Canceled) || x.era == mcp.Stateless && x.r.Context().Err() != nil
+	return err.Kind == upstream.Lost && errors.Is(err, context.Canceled) || x.era == mcp.Stateless && x.ctx.Err() != nil
 }
 
 // ownError is an error that names the sidecar as its source.
@@ -181,7 +181,7 @@ func (x *exchange) legacyRequest() bool {
 // notAllowed answers a verb that the endpoint has no use for, with those it has.
 func (x *exchange) notAllowed() error {
 	allow := "GET, POST, DELETE"
-	if eras, err := x.ep.server.Eras(upstream.WithVia(x.r.Context(), x.r.Header)); err == nil && !eras.Has(mcp.Legacy) {
+	if eras, err := x.ep.server.Eras(upstream.WithVia(x.ctx, x.r.Header)); err == nil && !eras.Has(mcp.Legacy) {
 		allow = http.MethodPost
 	}
 	return &refusal{status: http.StatusMethodNotAllowed, code: mcp.CodeInvalidRequest, reason: "method_not_allowed",

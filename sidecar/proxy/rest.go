@@ -46,7 +46,7 @@ func (x *exchange) goOn(w rester, l lasting) error {
 	}()
 	more, err := l.step()
 	if x.rests = more; more {
-		x.r.Header = nil // which was needed to begin the answer
+		x.r = nil
 		w.Rest(func() { l.await(func() { w.Resume(func() { x.resume(w, l) }) }) })
 	}
 	return err

@@ -15,7 +15,7 @@ func (x *exchange) serveStateless() error {
 	if invalid != nil && invalid.Code != mcp.CodeUnsupportedVersion {
 		return invalid
 	}
-	served, err := x.ep.server.Eras(upstream.WithVia(x.r.Context(), x.r.Header))
+	served, err := x.ep.server.Eras(upstream.WithVia(x.ctx, x.r.Header))
 	if err != nil {
 		return err
 	}
@@ -32,7 +32,7 @@ func (x *exchange) serveStateless() error {
 	if err := x.ep.server.mirrors.check(x); err != nil {
 		return err
 	}
-	a, err := x.ep.stateless.Call(x.r.Context(), x.call())
+	a, err := x.ep.stateless.Call(x.ctx, x.call())
 	if err != nil {
 		return x.eraError(err)
 	}

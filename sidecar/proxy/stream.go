@@ -194,7 +194,7 @@ func (x *exchange) keep(st *session.Stream, version string, events upstream.Even
 	defer st.End()
 	reader := st.Attach()
 	defer reader.Detach()
-	gone := lazyctx.OnEnd(x.r.Context(), reader)
+	gone := lazyctx.OnEnd(x.ctx, reader)
 	defer gone.Undo()
 	out := x.openEvents()
 	defer out.close()

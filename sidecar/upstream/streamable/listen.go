@@ -7,9 +7,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/sidecar/lazyctx"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
 )
@@ -24,9 +26,9 @@ const (
 // Next is for one goroutine, Close for any.
 type listen struct {
 	session *session
-	ctx     context.Context // ends with Listen's, or with Close
-	stop    context.CancelFunc
-	wake    chan struct{} // capacity 1: that the session changed, not how often
+	ctx     lazyctx.Context // ends with Listen's, or with Close
+	outer   lazyctx.Hooked  // on Listen's
+	wake    chan struct{}   // capacity 1: that the session changed, not how often
 
 	// Owned by Listen, then by Next.
 	in       *incarnation // whose stream it is now
@@ -40,10 +42,13 @@ type listen struct {
 	closed bool
 }
 
+// ContextEnded implements lazyctx.Hook: Listen's context has ended.
+func (l *listen) ContextEnded() { l.ctx.Cancel() }
+
 // Listen implements upstream.Session.
 func (s *session) Listen(ctx context.Context) (upstream.EventStream, error) {
 	l := &listen{session: s, wake: make(chan struct{}, 1), reader: mcp.NewEventReader(nil, maxEvent)}
-	l.ctx, l.stop = context.WithCancel(ctx)
+	l.outer = lazyctx.OnEnd(ctx, l)
 	s.track(l)
 	if err := l.connect(); err != nil {
 		l.Close()
@@ -55,16 +60,15 @@ func (s *session) Listen(ctx context.Context) (upstream.EventStream, error) {
 func (s *session) track(l *listen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.listens == nil {
-		s.listens = make(map[*listen]struct{})
-	}
-	s.listens[l] = struct{}{}
+	s.listens = append(s.listens, l)
 }
 
 func (s *session) untrack(l *listen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.listens, l)
+	if i := slices.Index(s.listens, l); i >= 0 {
+		s.listens = slices.Delete(s.listens, i, i+1)
+	}
 }
 
 // connect opens the stream, and the session before it when the server has forgotten that.
@@ -76,7 +80,7 @@ func (l *listen) connect() error {
 	x, err := l.get(in)
 	if err == nil && x.head.status == http.StatusNotFound && in.id != "" {
 		x.discard()
-		if in, err = l.session.reopen(l.ctx, in); err != nil {
+		if in, err = l.session.reopen(&l.ctx, in); err != nil {
 			return err
 		}
 		x, err = l.get(in)
@@ -105,7 +109,7 @@ func (l *listen) get(in *incarnation) (*exchange, error) {
 	if in != l.in {
 		l.in, l.lastID = in, "" // ids are the old session's
 	}
-	return l.session.server.client.send(l.ctx, &request{
+	return l.session.server.client.send(&l.ctx, &request{
 		method: http.MethodGet, version: in.version, session: in.id, lastEventID: l.lastID,
 		timeout: l.session.server.timeouts.Call, // for the head
 		caller:  l.session.caller.Load(),
@@ -220,7 +224,7 @@ func (l *listen) ended() error {
 	if l.closed {
 		return io.EOF
 	}
-	return l.session.server.client.unreachable(l.ctx, l.ctx.Err())
+	return l.session.server.client.unreachable(&l.ctx, l.ctx.Err())
 }
 
 // pause waits before another attempt, or until the session or the stream changes. The time grows with the failures and
@@ -256,7 +260,8 @@ func (l *listen) Close() error {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
-	l.stop()
+	l.outer.Undo()
+	l.ctx.Cancel()
 	l.interrupt()
 	return nil
 }

@@ -36,7 +36,7 @@ type session struct {
 	current     *incarnation
 	initialized []byte // the client's notifications/initialized; nil until the server took it
 	reopening   *flight[*incarnation]
-	listens     map[*listen]struct{} // open streams, which end with an incarnation
+	listens     []*listen // open streams, which end with an incarnation
 	closed      bool
 }
 
@@ -174,7 +174,7 @@ func isGone(err error) bool {
 
 // interruptListensLocked makes every open stream look at the session again.
 func (s *session) interruptListensLocked() {
-	for l := range s.listens {
+	for _, l := range s.listens {
 		l.interrupt()
 	}
 }
