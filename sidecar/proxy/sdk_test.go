@@ -1,7 +1,7 @@
 package proxy
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -385,20 +385,16 @@ func (o *onceBroken) RoundTrip(r *http.Request) (*http.Response, error) {
 		context.AfterFunc(r.Context(), cancel)
 		return res, err
 	}
-	// The client must see a first event before the break, or it has nothing to resume from.
-	first := bufio.NewReader(res.Body)
-	if _, err := first.Peek(len("id: 1_0\n")); err != nil {
-		cancel()
-		return nil, err
+	broken := &breakable{body: res.Body, cancel: cancel}
+	broken.primed = func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.open == nil {
+			o.open = map[string]io.Closer{}
+		}
+		o.open[method] = closer(broken.cut)
 	}
-	broken := &breakable{Reader: first, body: res.Body, cancel: cancel}
 	res.Body = broken
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.open == nil {
-		o.open = map[string]io.Closer{}
-	}
-	o.open[method] = closer(broken.cut)
 	return res, err
 }
 
@@ -420,9 +416,10 @@ type closer func()
 func (c closer) Close() error { c(); return nil }
 
 type breakable struct {
-	io.Reader
-	body   io.Closer
+	body   io.ReadCloser
 	cancel func()
+	event  bool   // the reader has got a whole event
+	primed func() // called once it asks for more: before that it has nothing to resume from
 	broken atomic.Bool
 }
 
@@ -430,10 +427,15 @@ type breakable struct {
 func (b *breakable) cut() { b.broken.Store(true); b.cancel() }
 
 func (b *breakable) Read(p []byte) (int, error) {
-	n, err := b.Reader.Read(p)
+	if b.event && b.primed != nil {
+		b.primed()
+		b.primed = nil
+	}
+	n, err := b.body.Read(p)
 	if b.broken.Load() {
 		return 0, io.ErrUnexpectedEOF
 	}
+	b.event = b.event || bytes.Contains(p[:n], []byte("\n\n"))
 	return n, err
 }
 
