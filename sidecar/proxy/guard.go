@@ -64,6 +64,10 @@ func (g *guard) alike(other *guard) bool {
 // guardAll gives each of next's endpoints its guard. Endpoints that run already get theirs at once: a configuration that
 // takes something away does so before it gives.
 func (p *Proxy) guardAll(c *config.Config, old, next *table) (refused []config.Refusal) {
+	if asksCallers(c.Policies) && !p.rechecks {
+		p.rechecks = true
+		p.retiring.Go(func() { p.recheck(p.every) })
+	}
 	all, err := p.newGuards(c)
 	for _, ep := range next.endpoints {
 		running := old.byName(ep.name)

@@ -611,6 +611,29 @@ func TestAStreamEndsWithItsCredential(t *testing.T) {
 	}
 }
 
+// What no configuration tells of is found out all the same: the callers of open answers are judged again from time to time.
+func TestOpenAnswersAreJudgedAgain(t *testing.T) {
+	c := newCallers(map[string]string{"a": "scopes: []"})
+	r := newRigWith(t, func(o *Options) { o.Callers = authn.New(authn.Options{}) }, newLibrary())
+	r.every = time.Millisecond
+	if refused := r.apply(policed(t, keyed+c.yaml.String())); len(refused) > 0 {
+		t.Fatal(refused)
+	}
+	ep := r.table.Load().endpoints["/mcp"]
+	let, _ := ep.guard.Load().callers.Authenticate(t.Context(), http.Header{"Authorization": {"Bearer " + c.text["a"]}}, "", nil)
+	withdrawn := *let
+	withdrawn.Key = "gone"
+	stays, end := context.WithCancel(t.Context())
+	defer end()
+	ends, over := context.WithCancel(t.Context())
+	ep.audience.add(&open{of: ep, who: let, end: end})
+	ep.audience.add(&open{of: ep, who: &withdrawn, end: over})
+	<-ends.Done()
+	if stays.Err() != nil {
+		t.Error("the answer of a caller that is let in was ended")
+	}
+}
+
 // An endpoint that begins to ask who calls lets nothing go on that began before.
 func TestWhatBeganBeforeAnybodyWasAskedEnds(t *testing.T) {
 	l := newLibrary()

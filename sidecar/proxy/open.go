@@ -163,6 +163,31 @@ func (p *Proxy) guarded(ep *endpoint, next *guard) {
 	p.tellAll(tell)
 }
 
+// recheckEvery is how often the callers of open answers are judged again.
+const recheckEvery = 30 * time.Second
+
+// recheck ends the answers of callers that are not let in any more for a reason that no configuration tells of, as an issuer
+// that withdraws a key. It returns when Close begins.
+func (p *Proxy) recheck(every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-p.closing:
+			return
+		}
+		for _, ep := range p.table.Load().endpoints {
+			g := ep.guard.Load()
+			for _, o := range ep.audience.list() {
+				if !g.lets(o.who) {
+					o.end()
+				}
+			}
+		}
+	}
+}
+
 // tellAll tells clients of changed lists without waiting for them.
 func (p *Proxy) tellAll(all []*open) {
 	queue := make(chan *open, len(all))

@@ -4,8 +4,9 @@
 // meanwhile is the next request's. Nothing here waits for the control plane. Bodies are read whole, within a limit,
 // and go on as the bytes they came as; answers are copied through, event by event where they stream.
 //
-// A Proxy is safe for concurrent use. Its goroutines are its requests', those of its endpoints' sessions, and one for
-// each endpoint or server that a new configuration replaced, until their last call has ended; Close waits for all.
+// A Proxy is safe for concurrent use. Its goroutines are its requests', those of its endpoints' sessions, one for each
+// endpoint or server that a new configuration replaced, until their last call has ended, and one once callers are asked who
+// they are; Close waits for all.
 // Not here: bytes (package mcp), servers (package upstream), sessions' streams (package session), how configuration
 // arrives (package config).
 package proxy
@@ -60,14 +61,16 @@ type Proxy struct {
 	documents atomic.Pointer[map[string][]byte] // protected-resource metadata by path; nil for none
 
 	applying sync.Mutex     // held by Apply, Drain and Close
-	retiring sync.WaitGroup // goroutines that wait for replaced endpoints and servers
+	retiring sync.WaitGroup // goroutines that wait for replaced endpoints and servers, and that of recheck
+	rechecks bool           // whether recheck runs; guarded by applying
+	every    time.Duration  // recheckEvery
 	draining atomic.Bool
 	closing  chan struct{} // closed by Close
 }
 
 // New makes a Proxy that serves nothing yet: every request is answered 404.
 func New(o Options) *Proxy {
-	p := &Proxy{Options: o, closing: make(chan struct{})}
+	p := &Proxy{Options: o, closing: make(chan struct{}), every: recheckEvery}
 	p.table.Store(&table{})
 	return p
 }
