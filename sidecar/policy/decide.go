@@ -17,7 +17,9 @@ func (s *Set) Decide(r *Request) Decision {
 	v, c := s.verdict(r)
 	if v.live {
 		j := s.judge(c, r, false)
-		return j.decision(v.plan)
+		d := j.decision(v.plan)
+		d.Live = true
+		return d
 	}
 	d := v.decision
 	if v.short {

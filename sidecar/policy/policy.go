@@ -48,6 +48,9 @@ type Decision struct {
 	// Policy and Rule decided; both are empty where none did. Without a Rule the Policy refused what it does not allow: it is
 	// final, or for some upstreams while which has the call is not known.
 	Policy, Rule string
+	// Live reports whether arguments or the time had a part in it: it may be another for the next call of the same caller and
+	// name.
+	Live bool
 	// MissingScopes are all the scopes that the caller would need beside those it has, when nothing else is lacking.
 	MissingScopes []string
 	// Shadow is the audit-only Policy that would have refused what is allowed, and the rule; empty where none would. Without a

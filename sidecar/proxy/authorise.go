@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"net/http"
+	"sync"
 
 	"github.com/outrigger-mesh/outrigger/sidecar/identity"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
@@ -57,7 +58,12 @@ func (x *exchange) authorise(to callee) error {
 			return err
 		}
 	}
-	q := policy.Request{Principal: x.who, Method: x.msg.Method, Time: x.start}
+	q := questions.Get().(*policy.Request)
+	defer func() {
+		*q = policy.Request{}
+		questions.Put(q)
+	}()
+	q.Principal, q.Method, q.Time = x.who, x.msg.Method, x.start
 	q.Subject, q.Name = x.subject()
 	if x.guard.owners && q.Subject != policy.None {
 		q.Upstream = x.owner(q.Subject, q.Name)
@@ -65,17 +71,19 @@ func (x *exchange) authorise(to callee) error {
 	if q.Subject == policy.Tool || q.Subject == policy.Prompt {
 		q.Arguments = x.msg.Arguments.Of(x.msg.Raw)
 	}
-	if q.Subject == policy.Tool {
-		if x.guard.rules.NeedsArguments(q.Subject, q.Name) && !rawjson.Unique(x.msg.Raw, x.msg.Arguments) {
-			return &refusal{status: http.StatusBadRequest, asRPC: true, code: mcp.CodeInvalidParams, reason: "duplicate_arguments",
-				message: "the arguments have a key twice, which this tool's rules do not take", data: ownData("duplicate_arguments")}
-		}
-		if x.guard.rules.NeedsHints() {
-			q.Hints = x.hintsOf(to, q.Name)
-		}
+	if q.Subject == policy.Tool && x.guard.rules.NeedsHints() {
+		q.Hints = x.hintsOf(to, q.Name)
 	}
-	return x.judge(x.guard.rules.Decide(&q))
+	d := x.guard.rules.Decide(q)
+	if d.Live && x.guard.rules.NeedsArguments(q.Subject, q.Name) && !rawjson.Unique(x.msg.Raw, x.msg.Arguments) {
+		return &refusal{status: http.StatusBadRequest, asRPC: true, code: mcp.CodeInvalidParams, reason: "duplicate_arguments",
+			message: "the arguments have a key twice, which the rules on them do not take", data: ownData("duplicate_arguments")}
+	}
+	return x.judge(d)
 }
+
+// questions are what rules were asked, to be asked with again.
+var questions = sync.Pool{New: func() any { return new(policy.Request) }}
 
 // judge is what a decision means for the call.
 func (x *exchange) judge(d policy.Decision) error {

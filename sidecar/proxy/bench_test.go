@@ -17,6 +17,7 @@ import (
 	outriggerv1 "github.com/outrigger-mesh/outrigger/proto/outrigger/v1"
 	"github.com/outrigger-mesh/outrigger/sidecar/config"
 	"github.com/outrigger-mesh/outrigger/sidecar/credential"
+	"github.com/outrigger-mesh/outrigger/sidecar/identity/authn"
 	"github.com/outrigger-mesh/outrigger/sidecar/mcp"
 	"github.com/outrigger-mesh/outrigger/sidecar/telemetry"
 	"github.com/outrigger-mesh/outrigger/sidecar/upstream"
@@ -179,6 +180,74 @@ func BenchmarkServe(b *testing.B) {
 		}
 		for _, events := range []int{1, 10, 100} {
 			run(fmt.Sprintf("events/%dx250B", events), era, 250, events)
+		}
+	}
+}
+
+// guard puts a key, a tenant and a hundred rules in front of the stub's calls.
+func (s *stub) guard(tb testing.TB, era mcp.Era) {
+	c := newCallers(map[string]string{"ci": "groups: [staff], labels: {team: blue}"})
+	var policies strings.Builder
+	policies.WriteString(keyed + "  rules:\n")
+	for i := range 99 {
+		fmt.Fprintf(&policies, "    - {name: r%d, action: allow, tools: [\"get_%d_*\"], groups: [staff]}\n", i, i)
+	}
+	policies.WriteString("    - {name: this, action: allow, tools: [echo], groups: [staff], tenants: [acme]}\n" +
+		"---\n{kind: Tenant, name: acme, spec: {selectors: [{keyLabels: {team: blue}}]}}\n")
+	s.proxy.Callers = authn.New(authn.Options{})
+	running := s.proxy.Running()
+	guarded := &config.Config{Generation: "2", Upstreams: running.Upstreams, Bindings: running.Bindings}
+	policed(tb, policies.String()+c.yaml.String())(guarded)
+	if refused := s.proxy.Apply(guarded); len(refused) > 0 {
+		tb.Fatalf("refused: %v", refused)
+	}
+	s.req.Header["Authorization"] = []string{"Bearer " + c.text["ci"]}
+	if era == mcp.Legacy {
+		req := httptest.NewRequest("POST", "/mcp", strings.NewReader(initialize))
+		req.Host, req.Header["Authorization"] = "localhost", s.req.Header["Authorization"]
+		w := httptest.NewRecorder()
+		s.proxy.ServeHTTP(w, req)
+		s.req.Header[mcp.HeaderSessionID] = []string{w.Header().Get(mcp.HeaderSessionID)}
+	}
+}
+
+// BenchmarkServeGuarded is BenchmarkServe with a caller that is known and rules that allow the call.
+func BenchmarkServeGuarded(b *testing.B) {
+	for _, era := range benchEras {
+		for _, guarded := range []bool{false, true} {
+			b.Run(fmt.Sprintf("era=%v/guarded=%v", era, guarded), func(b *testing.B) {
+				s := newStub(b, era, 250, 0)
+				if guarded {
+					s.guard(b, era)
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					s.call(b)
+				}
+			})
+		}
+	}
+}
+
+// TestAllocGuardedCall holds that identity and rules add no allocation to a call of a caller and a name that were seen.
+func TestAllocGuardedCall(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector makes pools forget")
+	}
+	for _, era := range benchEras {
+		var counts [2]float64
+		for i := range counts {
+			s := newStub(t, era, 250, 0)
+			if i == 1 {
+				s.guard(t, era)
+			}
+			for range 200 {
+				s.call(t)
+			}
+			counts[i] = testing.AllocsPerRun(500, func() { s.call(t) })
+		}
+		if counts[1] > counts[0] {
+			t.Errorf("%v: %v allocations with a guard, want those without: %v", era, counts[1], counts[0])
 		}
 	}
 }
